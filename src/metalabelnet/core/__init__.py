@@ -1,0 +1,1 @@
+"""The mathematics: losses, the label net, the meta-gradient and Algorithm 1. Needs torch alone."""

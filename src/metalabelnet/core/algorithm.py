@@ -1,0 +1,127 @@
+"""Algorithm 1, phase 2: one iteration on one batch.
+
+    x         a batch of training samples; their given labels are not read
+    x_m, y_m  a batch of clean samples and their labels
+    f, θ      the classifier and its weights, learned by SGD at rate λ
+    g         the feature extractor: the classifier as it was at the end of warm-up, without its last layer
+    m, φ      the label net and its weights, learned by Adam at rate β
+    v, ŷ      features and soft labels of x
+    α         the inner step
+
+Which pass does what (f is in train mode, g in eval mode):
+
+    pass                        weights  BatchNorm uses    running statistics  dropout mask
+    g(x)                        fixed    those of warm-up  untouched           none
+    f(x), for steps 1 and 3     θ        the batch's       updated             the batch's
+    f(x), for the meta-gradient θ ± g    the batch's       untouched           the same
+    f(x_m)                      θ̂        the batch's       updated, or not     one of its own
+
+The authors' code updates the running statistics in the pass over x_m too, and so does the default here;
+`meta_updates_statistics=False` leaves them to the training batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from metalabelnet.core.losses import (
+    LossScale,
+    classification_loss,
+    cross_entropy,
+    entropy_loss,
+    scale_factor,
+)
+from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
+from metalabelnet.core.passes import Theta, forward, trainable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase2Settings:
+    """What phase 2 leaves open, with the paper's values."""
+
+    inner_step: float = field(default=1.0, metadata={"help": "α, the length of the look-ahead step"})
+    entropy_weight: float = field(default=1.0, metadata={"help": "weight of the entropy loss in step 3"})
+    loss_scale: LossScale = field(
+        default="per-class-mean",
+        metadata={"help": "Lc and Le as the mean over classes (the authors' code) or the sum (the equations)"},
+    )
+    engine: Engine = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
+    meta_updates_statistics: bool = field(
+        default=True,
+        metadata={"help": "whether the pass over the clean batch updates BatchNorm's running statistics"},
+    )
+
+
+class Phase2:
+    """Phase 2 with its three steps, called once per batch."""
+
+    def __init__(
+        self,
+        f: nn.Module,
+        g: nn.Module,
+        m: nn.Module,
+        *,
+        sgd: torch.optim.Optimizer,
+        adam: torch.optim.Optimizer,
+        settings: Phase2Settings,
+    ) -> None:
+        self.f, self.g, self.m = f, g, m
+        self.sgd, self.adam = sgd, adam
+        self.settings = settings
+        self.meta_gradient = MetaGradient(settings.engine)
+
+    def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
+        """One iteration: updates φ, then θ. Gives the loss of step 3."""
+        f, g, m, s = self.f, self.g, self.m, self.settings
+        theta, phi = trainable(f), list(m.parameters())
+
+        def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
+            return forward(f, x, weights, seed=seed, update_statistics=first)
+
+        def l_c(logits: Tensor, log_y_hat: Tensor) -> Tensor:
+            return scale_factor(s.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()
+
+        def l_e(logits: Tensor) -> Tensor:
+            return scale_factor(s.loss_scale, logits) * entropy_loss(logits).mean()
+
+        def l_meta(weights: Theta) -> Tensor:
+            logits = forward(f, x_m, weights, seed=seed + 1, update_statistics=s.meta_updates_statistics)
+            return cross_entropy(logits, y_m).mean()
+
+        # Iteration step 1: soft labels for the batch
+        v = g(x)
+        log_y_hat = m(v)
+        f_x = f_x_at(theta, first=True)
+
+        # Iteration step 2: θ̂ = θ − α ∇θ L_c(f_θ(x), ŷ), and φ goes against ∇φ L_meta(f_θ̂(x_m), y_m)
+        by_phi = self.meta_gradient(
+            theta=theta,
+            phi=phi,
+            logits=f_x,
+            logits_at=f_x_at,
+            training_loss=lambda logits: l_c(logits, log_y_hat),
+            meta_loss=l_meta,
+            inner_step=s.inner_step,
+        )
+        descend(self.adam, phi, by_phi)
+
+        # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e)
+        log_y_hat = m(v).detach()
+        loss = l_c(f_x, log_y_hat) + s.entropy_weight * l_e(f_x)
+        descend(self.sgd, theta.values(), gradients(loss, theta).values())
+        return loss.detach()
+
+
+def descend(optimizer: torch.optim.Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:
+    """Let the optimizer take one step against these gradients."""
+    for weight, gradient in zip(weights, by_weight, strict=True):
+        weight.grad = gradient
+    optimizer.step()
+    optimizer.zero_grad()

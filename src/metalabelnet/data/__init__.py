@@ -1,0 +1,74 @@
+"""Data: a table of data sets known by name, and one way to load any of them or an .npz file.
+
+A reader gives a `DataSet` of `Rows`: images as uint8 (they go to the device once, as they are), tables as
+float32, a given label per row and the true one where it is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet.data import cifar, digits, fashion_mnist, npz
+from metalabelnet.data.download import Progress, data_folder
+from metalabelnet.data.rows import UNLABELED, DataSet, Rows
+from metalabelnet.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DATASETS", "UNLABELED", "DataSet", "Progress", "Rows", "Source", "data_folder", "load"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A data set known by name: what it is, where it comes from, and its reader.
+
+    The reader takes the folder to look in (None: see `data_folder`) and whom to tell about a download.
+    """
+
+    summary: str
+    reference: str
+    read: Callable[[Path | None, Progress | None], DataSet]
+
+
+DATASETS: dict[str, Source] = {
+    "digits": Source(
+        summary="1,797 grey images of handwritten digits, 8×8, no test part (comes with scikit-learn)",
+        reference="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI",
+        read=lambda _folder, _progress: digits.read(),
+    ),
+    "fashion-mnist": Source(
+        summary="70,000 grey images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",
+        reference="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST, arXiv:1708.07747",
+        read=lambda folder, _progress: fashion_mnist.read(folder),
+    ),
+    "cifar10": Source(
+        summary="60,000 color images, 32×32, 10 classes (downloaded once, 163 MiB)",
+        reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
+        read=lambda folder, progress: cifar.read(cifar.CIFAR10, folder, progress),
+    ),
+    "cifar100": Source(
+        summary="60,000 color images, 32×32, 100 classes (downloaded once, 161 MiB)",
+        reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
+        read=lambda folder, progress: cifar.read(cifar.CIFAR100, folder, progress),
+    ),
+}
+
+
+def load(name: str, folder: Path | None = None, progress: Progress | None = None) -> DataSet:
+    """The data set with that name, or the one in the .npz file at that path.
+
+    `folder` is where a named data set's files are looked for, and where a download is put; without it
+    that is `data_folder()`. A path stands for itself.
+    """
+    if name in DATASETS:
+        return DATASETS[name].read(folder, progress)
+    path = Path(name)
+    if path.suffix.lower() == ".npz":
+        return npz.read(path)
+    if len(path.parts) > 1:
+        wrong = "is not an .npz file" if path.exists() else "does not exist"
+        raise InputError(f"{name} {wrong}: data is the path of an .npz file, or one of {', '.join(DATASETS)}")
+    raise InputError(f"{unknown('data set', name, DATASETS)}, or the path of an .npz file")

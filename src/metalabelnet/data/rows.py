@@ -1,0 +1,123 @@
+"""Rows: samples with the label each was given and, where known, the true one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metalabelnet.errors import InputError
+
+UNLABELED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Samples and their labels, all tensors on one device.
+
+    x        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables
+    given    (N,) int64: the label nobody trusts; −1 where there is none
+    true     (N,) int64: the right label where it is known; −1 elsewhere
+    index    (N,) int64: the sample's number in the data it came from
+    classes  the names of the classes
+    ids      the sample's name in the data it came from
+    """
+
+    x: Tensor
+    given: Tensor
+    true: Tensor
+    index: Tensor
+    classes: tuple[str, ...]
+    ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a sample is an image (otherwise a row of numbers)."""
+        return self.x.ndim == 4
+
+    def take(self, positions: Tensor) -> Rows:
+        """The rows at these positions, in this order."""
+        where = positions.to(self.x.device)
+        return dataclasses.replace(
+            self,
+            x=self.x[where],
+            given=self.given[where],
+            true=self.true[where],
+            index=self.index[where],
+            ids=tuple(self.ids[i] for i in positions.tolist()),
+        )
+
+    def with_given(self, given: Tensor) -> Rows:
+        """The same samples with other given labels."""
+        check_labels(given, len(self.classes), "given labels")
+        return dataclasses.replace(self, given=given.to(self.given.device))
+
+    def to(self, device: torch.device | str) -> Rows:
+        """The same rows on another device."""
+        moved = {name: getattr(self, name).to(device) for name in ("x", "given", "true", "index")}
+        return dataclasses.replace(self, **moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """What a reader gives: training rows, and test and clean rows where the source has them."""
+
+    name: str
+    train: Rows
+    test: Rows | None = None
+    meta: Rows | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.train.classes
+
+
+def check_labels(labels: Tensor, classes: int, what: str) -> None:
+    """Refuse labels that are neither −1 (unlabeled) nor a class number."""
+    wrong = (labels < UNLABELED) | (labels >= classes)
+    if wrong.any():
+        at = int(wrong.nonzero()[0, 0])
+        raise InputError(
+            f"{what}: row {at} has label {int(labels[at])}; labels are 0 to {classes - 1}, or -1 for unlabeled"
+        )
+
+
+def make_rows(
+    x: Tensor,
+    given: Tensor,
+    *,
+    classes: tuple[str, ...],
+    what: str,
+    true: Tensor | None = None,
+    ids: tuple[str, ...] | None = None,
+) -> Rows:
+    """Build checked rows. `what` names them in errors (a file, a data set's part)."""
+    if len(x) == 0:
+        raise InputError(f"{what}: there are no samples")
+    if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim == 2 and x.is_floating_point()):
+        raise InputError(
+            f"{what}: samples are uint8 images (N, channels, height, width) or floating-point tables "
+            f"(N, columns), not {x.dtype} of shape {tuple(x.shape)}"
+        )
+    if len(given) != len(x):
+        raise InputError(f"{what}: {len(x)} samples but {len(given)} labels")
+    if x.is_floating_point() and not torch.isfinite(x).all():
+        at = int((~torch.isfinite(x)).any(1).nonzero()[0, 0])
+        raise InputError(f"{what}: row {at} has a value that is NaN or infinite; fill it in or leave the row out")
+    true = torch.full_like(given, UNLABELED) if true is None else true
+    check_labels(given, len(classes), f"{what}, labels")
+    check_labels(true, len(classes), f"{what}, true labels")
+    return Rows(
+        x=x.contiguous(),
+        given=given.long(),
+        true=true.long(),
+        index=torch.arange(len(x)),
+        classes=classes,
+        ids=tuple(map(str, range(len(x)))) if ids is None else ids,
+    )

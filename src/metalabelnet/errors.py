@@ -1,0 +1,26 @@
+"""What is said when the input is wrong: one sentence with the value, the range and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """The input cannot be used. The message is meant for the person who gave it."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
+    """Name what was not found, the nearest known name, and all there is."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return InputError(f"unknown {what} {name!r}: {hint}there is {', '.join(names)}")
+
+
+def missing_package(package: str, extra: str, purpose: str) -> InputError:
+    """Name the package that is not installed, and the extra that brings it."""
+    return InputError(f"{purpose} needs {package}: pip install 'metalabelnet[{extra}]'")

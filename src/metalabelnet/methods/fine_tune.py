@@ -1,0 +1,32 @@
+"""Warm-up on the noisy labels, then the clean samples: the second thing to try with a clean set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metalabelnet.methods.method import Method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from metalabelnet.data.batches import Batch
+
+
+class FineTune(Method):
+    """Minimises −log p_y over the labeled rows during warm-up, over the clean rows from then on."""
+
+    summary = "warm-up on the given labels, then training on the clean samples"
+    reference = "–"
+    learns_from_clean = True
+    has_warmup = True
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Change from the given labels to the clean ones at the end of warm-up."""
+        super().begin_epoch(epoch)
+        self.on_clean = epoch >= self.task.schedule.warmup
+
+    def step(self, batch: Batch) -> Tensor:
+        """A conventional step on the labels of the phase."""
+        if self.on_clean:
+            return self.learn(batch.clean_x, batch.clean_y, batch.seed)
+        return self.learn(batch.x, batch.given, batch.seed)

@@ -1,0 +1,97 @@
+"""MetaLabelNet: warm-up on the given labels, then Algorithm 1 on soft labels learned from the clean set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from metalabelnet.core.algorithm import Phase2, Phase2Settings
+from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.data.batches import to_input
+from metalabelnet.methods.method import Method, Task
+from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from metalabelnet.data.batches import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaLabelNetSettings(Phase2Settings):
+    """Phase 2 and the label net's optimizer, with the paper's values for CIFAR-10."""
+
+    beta: float = field(default=1e-2, metadata={"help": "β, the rate of the label net's Adam"})
+    label_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the label net's Adam"})
+
+
+class MetaLabelNet(Method):
+    """Phase 1 is cross-entropy on the labeled rows; phase 2 goes over all rows and reads no given label."""
+
+    summary = "soft labels generated so that training on them lowers the loss on the clean samples"
+    reference = "Algan and Ulusoy 2021"
+    Settings: ClassVar[type] = MetaLabelNetSettings
+    unlabeled = "used"
+    has_warmup = True
+
+    settings: MetaLabelNetSettings
+
+    def __init__(self, task: Task, settings: MetaLabelNetSettings) -> None:
+        super().__init__(task, settings)
+        few = to_input(task.train.x[:2], task.dtype)
+        self.head = find_head(self.net, few, len(task.train.classes), task.head)
+        self.phase2: Phase2 | None = None
+
+    def labeled_only(self, epoch: int) -> bool:
+        """Phase 2 takes unlabeled rows in."""
+        return epoch < self.task.schedule.warmup
+
+    def begin_epoch(self, epoch: int) -> None:
+        """At the end of warm-up, build what phase 2 needs."""
+        super().begin_epoch(epoch)
+        if epoch >= self.task.schedule.warmup and self.phase2 is None:
+            self._build_phase2()
+
+    def _build_phase2(self) -> None:
+        g = Extractor(self.net, self.head)
+        m = LabelNet(g.width, len(self.task.train.classes), generator(self.task.seed, "label net"))
+        m.to(self.task.train.x.device, self.task.dtype)
+        adam = torch.optim.Adam(m.parameters(), lr=self.settings.beta, weight_decay=self.settings.label_net_decay)
+        self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=self.settings)
+
+    def step(self, batch: Batch) -> Tensor:
+        """Warm-up on the given labels, or one iteration of Algorithm 1 that does not see them."""
+        if self.phase2 is None:
+            return self.learn(batch.x, batch.given, batch.seed)
+        return self.phase2.step(batch.x, batch.clean_x, batch.clean_y, seed=batch.seed)
+
+    @torch.no_grad()
+    def soft_labels(self) -> Tensor | None:
+        """ŷ for every training row, from the samples as they are, without augmentation."""
+        if self.phase2 is None:
+            return None
+        g, m = self.phase2.g, self.phase2.m
+        return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in torch.split(self.task.train.x, 1024)])
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """From phase 2 on, the extractor, the label net and its Adam too."""
+        if self.phase2 is None:
+            return super().parts()
+        p = self.phase2
+        return super().parts() | {"extractor": p.g, "label_net": p.m, "adam": p.adam}
+
+    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on from there, in the phase it was."""
+        if "adam" in state:
+            self._build_phase2()
+        super().load_state(state)
+
+    def load_model(self, tensors: dict[str, Tensor]) -> None:
+        """Take over classifier, extractor and label net."""
+        if any(name.startswith("label_net.") for name in tensors) and self.phase2 is None:
+            self._build_phase2()
+        super().load_model(tensors)

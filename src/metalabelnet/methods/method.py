@@ -1,0 +1,155 @@
+"""What a method is given, and what it offers. The training loop knows nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from metalabelnet.core.algorithm import descend
+from metalabelnet.core.losses import cross_entropy
+from metalabelnet.core.metagrad import gradients
+from metalabelnet.core.passes import forward, trainable
+from metalabelnet.data.batches import to_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metalabelnet.data.batches import Batch
+    from metalabelnet.data.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long and how fast: epochs, warm-up, and the classifier's SGD."""
+
+    epochs: int
+    warmup: int
+    rate: float
+    rate_drops: tuple[int, ...]
+    momentum: float
+    weight_decay: float
+
+    def rate_at(self, epoch: int) -> float:
+        """λ in this epoch: a tenth after each drop. Epochs count from 0."""
+        return self.rate * float(0.1 ** sum(epoch >= drop for drop in self.rate_drops))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a method works on.
+
+    make_net  the k-th new network of the run, on the right device
+    train     the rows with untrusted labels, some perhaps without one
+    clean     the rows with labels to trust, as many as may be learned from
+    """
+
+    make_net: Callable[[int], nn.Module]
+    train: Rows
+    clean: Rows
+    schedule: Schedule
+    dtype: torch.dtype
+    seed: int
+    head: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """For methods with nothing to set."""
+
+
+class Method(ABC):
+    """A method owns its networks, optimizers and label tables.
+
+    The constructor builds what warm-up needs; later parts come in `begin_epoch`. The classifier's SGD,
+    with its momentum, is one and the same through all phases. `parts` names everything that has a state.
+    """
+
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    Settings: ClassVar[type] = NoSettings
+    unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
+    learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
+    has_warmup: ClassVar[bool] = False  # whether the first epochs only prepare, and are never the result
+
+    def __init__(self, task: Task, settings: Any) -> None:
+        self.task = task
+        self.settings = settings
+        self.net = task.make_net(0)
+        self.sgd = torch.optim.SGD(
+            trainable(self.net).values(),
+            lr=task.schedule.rate,
+            momentum=task.schedule.momentum,
+            weight_decay=task.schedule.weight_decay,
+        )
+
+    def labeled_only(self, epoch: int) -> bool:
+        """Whether this epoch goes over the labeled rows only, or over all."""
+        return True
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Get ready for an epoch: the rate, train mode, and whatever changes between phases.
+
+        Called again when a run is resumed within the epoch, and must then leave the state it finds.
+        """
+        self.net.train()
+        for group in self.sgd.param_groups:
+            group["lr"] = self.task.schedule.rate_at(epoch)
+
+    @abstractmethod
+    def step(self, batch: Batch) -> Tensor:
+        """Learn from one batch; give the loss, on the device."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """Revise what is revised once an epoch."""
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """The classifier's logits for samples as they are stored."""
+        mode = self.net.training
+        logits: Tensor = self.net.eval()(to_input(x, self.task.dtype))
+        self.net.train(mode)
+        return logits
+
+    def soft_labels(self) -> Tensor | None:
+        """The soft label of every training row, where the method has made some."""
+        return None
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Everything with a state, by name. The modules among them are the model."""
+        return {"net": self.net, "sgd": self.sgd}
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """All that is needed to go on from here."""
+        return {name: part.state_dict() for name, part in self.parts().items()}
+
+    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on from there."""
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
+
+    def model(self) -> dict[str, Tensor]:
+        """The tensors of all networks, by name: what is kept of a finished run."""
+        return {
+            f"{name}.{key}": tensor
+            for name, part in self.parts().items()
+            if isinstance(part, nn.Module)
+            for key, tensor in part.state_dict().items()
+        }
+
+    def load_model(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the networks of a finished run."""
+        for name, part in self.parts().items():
+            if isinstance(part, nn.Module):
+                own = {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
+                part.load_state_dict(own)
+
+    def learn(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
+        """One conventional step: cross-entropy on these labels."""
+        theta = trainable(self.net)
+        loss = cross_entropy(forward(self.net, x, theta, seed=seed, update_statistics=True), labels).mean()
+        descend(self.sgd, theta.values(), gradients(loss, theta).values())
+        return loss.detach()

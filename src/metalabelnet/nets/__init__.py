@@ -1,0 +1,66 @@
+"""Networks by name. A network is any `nn.Module` that maps a batch of samples to logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from metalabelnet.errors import InputError, unknown
+from metalabelnet.nets.cnn8 import CNN8
+from metalabelnet.nets.mlp import MLP
+from metalabelnet.nets.small_cnn import SmallCNN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+__all__ = ["NETS", "NetKind", "auto", "build"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetKind:
+    """A row of the table: what the network is, what it takes, and how it is made."""
+
+    summary: str
+    takes: Callable[[tuple[int, ...]], bool]
+    make: Callable[[tuple[int, ...], int], nn.Module]
+
+
+NETS: dict[str, NetKind] = {
+    "cnn8": NetKind(
+        summary="the paper's 8-layer CNN, for images of 24 pixels or more",
+        takes=lambda shape: len(shape) == 3 and min(shape[1:]) >= 8,
+        make=CNN8,
+    ),
+    "small-cnn": NetKind(
+        summary="three convolutions, for images of 8 to 28 pixels",
+        takes=lambda shape: len(shape) == 3 and min(shape[1:]) >= 4,
+        make=SmallCNN,
+    ),
+    "mlp": NetKind(
+        summary="two hidden layers, for tables (images are flattened)",
+        takes=lambda shape: len(shape) in (1, 3),
+        make=MLP,
+    ),
+}
+
+
+def auto(shape: tuple[int, ...]) -> str:
+    """The network for samples of this shape: MLP for tables, by size for images."""
+    if len(shape) == 1:
+        return "mlp"
+    return "cnn8" if min(shape[1:]) > 28 else "small-cnn" if min(shape[1:]) >= 4 else "mlp"
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
+    """A new network for samples of this shape, its weights drawn from the seed alone."""
+    if name not in NETS:
+        raise unknown("network", name, NETS)
+    if not NETS[name].takes(shape):
+        raise InputError(f"the network {name} does not take samples of shape {shape}: it is {NETS[name].summary}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return NETS[name].make(shape, classes)

@@ -1,0 +1,29 @@
+"""A multi-layer perceptron for tables."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+
+class MLP(nn.Sequential):
+    """Two hidden layers of 128 with BatchNorm and ReLU.
+
+    The first layer standardises the columns: BatchNorm without weights, so that the scale of the data is
+    part of the model and travels with it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        columns = math.prod(shape)
+        super().__init__(
+            nn.Flatten(),
+            nn.BatchNorm1d(columns, affine=False),
+            nn.Linear(columns, 128),
+            nn.BatchNorm1d(128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.BatchNorm1d(128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        )

@@ -1,0 +1,88 @@
+"""Labels from a file, such as those people gave; and how this package reads a file of numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metalabelnet.errors import InputError
+from metalabelnet.noise.spec import UNLABELED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+
+def from_file(true: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+    """The file's label of every row, looked up by the sample's number in the original data.
+
+    A row of unknown truth (−1) stays unlabeled, as with every other noise.
+    """
+    if len(index) and int(index.max()) >= len(labels):
+        raise InputError(
+            f"the label file has {len(labels)} labels, but the data has a sample number {int(index.max())}: "
+            f"it takes a label for every sample of the original data (-1 for unlabeled)"
+        )
+    return torch.where(true == UNLABELED, true, labels[index])
+
+
+def read_labels(path: Path, classes: int) -> Tensor:
+    """Read labels from .npy (one dimension) or .csv/.txt (one a line, an empty line for unlabeled)."""
+    if path.suffix.lower() == ".npy":
+        values = load_npy(path, "label file")
+        if values.ndim != 1 or values.dtype.kind not in "iuf":
+            raise InputError(
+                f"label file {path}: one dimension of whole numbers is needed, "
+                f"not {values.dtype} of shape {values.shape}"
+            )
+    else:
+        lines = load_lines(path, "label file")
+        values = np.array([to_number(line.strip('"') or str(UNLABELED), path, i) for i, line in lines])
+    allowed = (values == np.floor(values)) & (values >= UNLABELED) & (values < classes)
+    if not allowed.all():
+        at = int(np.argmin(allowed))
+        raise InputError(
+            f"label file {path}: label {at + 1} is {values[at]:.15g}; labels are 0 to {classes - 1}, "
+            f"or -1 for unlabeled"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def load_npy(path: Path, what: str) -> npt.NDArray[Any]:
+    """Read one array, never a pickle: a file of labels must not be able to run code."""
+    if path.suffix.lower() != ".npy":
+        raise InputError(f"{what} {path}: a .npy file is needed")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{what}: there is no file {str(path)!r}") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{what} {path}: this is no .npy array of numbers ({error})") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{what} {path}: this is an archive of arrays; a single .npy array is needed")
+    return array
+
+
+def load_lines(path: Path, what: str) -> list[tuple[int, str]]:
+    """The lines of a .csv or .txt file without surrounding blanks, each with its number from 1."""
+    if path.suffix.lower() not in (".csv", ".txt"):
+        raise InputError(f"{what} {path}: a .npy, .csv or .txt file is needed")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{what}: there is no file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {path}: this cannot be read as text ({error})") from None
+    return [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1)]
+
+
+def to_number(cell: str, path: Path, line: int) -> float:
+    """The number a cell of a text file says."""
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError(f"{path}, line {line}: {cell!r} is not a number") from None

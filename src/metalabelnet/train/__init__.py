@@ -1,0 +1,9 @@
+"""Running a method: the loop, the run folder, checkpoints, evaluation, the label table."""
+
+from __future__ import annotations
+
+from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.loop import Diverged, Progress, Result, Stopped, train
+from metalabelnet.train.settings import Run, recipe
+
+__all__ = ["Diverged", "Progress", "Result", "Run", "RunFolder", "Stopped", "recipe", "train"]

@@ -1,0 +1,45 @@
+"""How good a classifier is: accuracy, macro-F1, calibration error. Accuracies are per cent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from metalabelnet.core.losses import cross_entropy
+
+if TYPE_CHECKING:
+    from metalabelnet.data import Rows
+    from metalabelnet.methods import Method
+
+CHUNK = 1024
+
+
+def logits_of(method: Method, x: Tensor) -> Tensor:
+    """The classifier's logits for all these samples, a chunk at a time."""
+    return torch.cat([method.logits(part) for part in torch.split(x, CHUNK)])
+
+
+def score(method: Method, rows: Rows) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy on the true labels."""
+    logits = logits_of(method, rows.x)
+    accuracy = 100 * (logits.argmax(1) == rows.true).double().mean()
+    return float(accuracy), float(cross_entropy(logits.double(), rows.true).mean())
+
+
+def macro_f1(predicted: Tensor, true: Tensor, classes: int) -> float:
+    """The mean over classes of F1 = 2tp/(2tp + fp + fn), in per cent; 0 for a class nobody predicts right."""
+    counts = torch.bincount(true * classes + predicted, minlength=classes * classes).view(classes, classes).double()
+    hits, rows, columns = counts.diagonal(), counts.sum(1), counts.sum(0)
+    present = rows > 0
+    return float(100 * (2 * hits / (rows + columns).clamp_min(1))[present].mean())
+
+
+def calibration_error(probabilities: Tensor, true: Tensor, bins: int = 15) -> float:
+    """Expected calibration error in per cent: |confidence − accuracy| over equal bins of confidence."""
+    confidence, predicted = probabilities.double().max(1)
+    right = (predicted == true).double()
+    which = (confidence * bins).long().clamp_max(bins - 1)
+    gap = torch.zeros(bins, dtype=torch.float64, device=which.device).index_add_(0, which, confidence - right)
+    return float(100 * gap.abs().sum() / len(true))

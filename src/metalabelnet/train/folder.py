@@ -1,0 +1,151 @@
+"""A run is a folder: what was asked, how it went, what came out.
+
+run.json           every setting, the versions, the commit
+metrics.jsonl      a line an epoch
+summary.json       the result; written last, so a folder that has it is finished
+model.safetensors  the networks of the selected epoch
+labels.csv         a row for each training sample
+checkpoint/        while it runs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+
+import metalabelnet
+from metalabelnet.errors import InputError
+from metalabelnet.train import checkpoint
+from metalabelnet.train.settings import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint" / "state.pt"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").exists()
+
+    def check(self, run: Run, *, resume: bool) -> None:
+        """Refuse a folder that holds something else, without touching anything."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise InputError(f"{self.path} is a file: a run needs a folder of its own")
+        if not any(self.path.iterdir()):
+            return
+        if not (self.path / "run.json").exists():
+            if any(not entry.name.startswith(".run.json") for entry in self.path.iterdir()):
+                raise InputError(f"{self.path} is not empty and holds no run: choose another folder with --out")
+            return
+        if not resume:
+            raise InputError(f"{self.path} holds a run already: add --resume to go on with it, or choose another --out")
+        before, now = dataclasses.asdict(self.run()), dataclasses.asdict(run)
+        for name, value in now.items():
+            if json.loads(json.dumps(value)) != json.loads(json.dumps(before[name])):
+                raise InputError(
+                    f"{self.path} was started with {name} = {before[name]!r}, not {value!r}: "
+                    "resume with the settings it has, or choose another --out"
+                )
+
+    def create(self, run: Run) -> None:
+        """Make the folder and write down what is about to be done."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "run.json").exists():
+            self.write_json("run.json", {"run": dataclasses.asdict(run), "versions": versions(), "commit": commit()})
+
+    def run(self) -> Run:
+        """The settings this folder was started with."""
+        try:
+            fields = json.loads((self.path / "run.json").read_text())["run"]
+            return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"])})
+        except FileNotFoundError:
+            raise InputError(f"{self.path} is not a run: there is no run.json in it") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{self.path / 'run.json'} cannot be read: {error}") from error
+
+    def summary(self) -> dict[str, Any]:
+        """The result of a finished run."""
+        if not self.finished:
+            raise InputError(f"{self.path} has no summary.json: the run is not finished; go on with it by --resume")
+        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return summary
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One line an epoch, as far as the run has come."""
+        file = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+        """Write all lines anew: after a resume the file holds what the checkpoint knows, and no more."""
+        self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
+
+    def write_model(self, tensors: dict[str, Tensor]) -> None:
+        """Write the networks of the selected epoch."""
+        checkpoint.write_atomically(
+            self.path / "model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()})
+        )
+
+    def model(self, device: torch.device) -> dict[str, Tensor]:
+        """Read the networks of the selected epoch."""
+        file = self.path / "model.safetensors"
+        if not file.exists():
+            raise InputError(
+                f"{self.path} has no model.safetensors: the run is not finished; go on with it by --resume"
+            )
+        return load_file(file, device=str(device))
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write a small file for people and programs."""
+        self.write(name, json.dumps(content, indent=2) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file, whole or not at all."""
+        checkpoint.write_atomically(self.path / name, text.encode())
+
+    def clean_up(self) -> None:
+        """Remove what is of no use once the summary stands."""
+        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
+
+
+def versions() -> dict[str, str]:
+    """What the numbers depend on beside the settings."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "metalabelnet": metalabelnet.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": device,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package runs from, if it does; marked where files were changed."""
+    here = Path(__file__).parent
+    git = shutil.which("git")
+    if git is None or not any((folder / ".git").exists() for folder in here.parents):
+        return None
+    try:
+        asked = [git, "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None

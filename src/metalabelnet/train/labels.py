@@ -1,0 +1,89 @@
+"""The label table: for every sample the label it was given and the one the run would give it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from metalabelnet.data import Rows
+
+MOST_COLUMNS = 50  # classes; beyond, a table has the five most likely and an .npy file all
+TOP = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTable:
+    """A row for each sample.
+
+    `label` and `confidence` are the classifier's: its most likely class and that class's probability. `suspect`
+    is 1 where the sample was given another label. The soft labels of the method, where it makes some, stand
+    beside them; they teach the classifier and are not the better guess.
+    """
+
+    rows: Rows
+    probabilities: Tensor
+    soft_labels: Tensor | None = None
+
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        names = list(self.rows.classes)
+        if len(names) > MOST_COLUMNS:
+            tops = [f"{kind}_{place}" for place in range(1, TOP + 1) for kind in ("class", "p")]
+            return [*_FIRST, *tops]
+        soft = [f"soft_{name}" for name in names] if self.soft_labels is not None else []
+        return [*_FIRST, *(f"p_{name}" for name in names), *soft]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """The rows, in the order of the columns."""
+        names = [*self.rows.classes, ""]  # the last is what −1 means: no label
+        p = self.probabilities.cpu().double().numpy()
+        best = p.argmax(1)
+        given, true = self.rows.given.tolist(), self.rows.true.tolist()
+        soft = None if self.soft_labels is None else self.soft_labels.cpu().double().numpy()
+        for i, (index, name) in enumerate(zip(self.rows.index.tolist(), self.rows.ids, strict=True)):
+            suspect = int(given[i] >= 0 and given[i] != best[i])
+            row = [
+                index,
+                name,
+                names[given[i]],
+                names[best[i]],
+                f"{p[i, best[i]]:.6f}",
+                suspect,
+                names[true[i]],
+            ]
+            if p.shape[1] > MOST_COLUMNS:
+                order = np.argsort(-p[i], kind="stable")[:TOP]
+                row += [value for c in order for value in (names[c], f"{p[i, c]:.6f}")]
+            else:
+                row += [f"{value:.6f}" for value in p[i]]
+                row += [] if soft is None else [f"{value:.6f}" for value in soft[i]]
+            yield row
+
+    def to_csv(self) -> str:
+        """The table as text."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns())
+        writer.writerows(self)
+        return text.getvalue()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What does not fit into columns, by file name."""
+        if len(self.rows.classes) <= MOST_COLUMNS:
+            return {}
+        files = {"labels.npy": self.probabilities.cpu().float().numpy()}
+        return (
+            files if self.soft_labels is None else files | {"soft_labels.npy": self.soft_labels.cpu().float().numpy()}
+        )
+
+
+_FIRST = ["index", "id", "given", "label", "confidence", "suspect", "true"]

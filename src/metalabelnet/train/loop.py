@@ -1,0 +1,306 @@
+"""The training loop: epochs, evaluation, selection, checkpoints. It knows methods by their interface only."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metalabelnet import nets
+from metalabelnet.data.batches import Batches
+from metalabelnet.methods import METHODS, Method, Task
+from metalabelnet.seeds import stream_seed
+from metalabelnet.train import checkpoint
+from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
+from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.labels import LabelTable
+from metalabelnet.train.prepare import Problem, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metalabelnet.train.settings import Run
+
+
+class Stopped(Exception):  # noqa: N818
+    """The run was asked to stop, and has saved where it is."""
+
+
+class Diverged(ArithmeticError):  # noqa: N818
+    """A loss or a weight is no longer a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is. `metrics` is the line of the epoch that has just ended."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    metrics: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run gives back: the summary, a line an epoch, the trained method, and the label table."""
+
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    method: Method
+    labels: LabelTable
+
+
+def train(
+    run: Run,
+    *,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    net: nn.Module | None = None,
+    problem: Problem | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 10.0,
+) -> Result:
+    """Train one method on one problem, and leave a run folder if one is named.
+
+    net                 your own classifier, instead of one by name; it is trained in place
+    problem             the prepared rows, where several runs share them
+    on_progress         told about every step and every epoch
+    stop                asked after every step; when it says so the run saves its state and raises `Stopped`
+    checkpoint_seconds  how much work a crash may cost
+    """
+    files = None if folder is None else RunFolder(Path(folder))
+    if files is not None:
+        files.check(run, resume=resume)
+    loop = Loop(run, prepare(run) if problem is None else problem, net, files)
+    if files is not None:
+        files.create(run)
+        loop.restore()
+    return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
+
+
+def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
+    """The method of a run, with its first network made."""
+    device, dtype = problem.train.x.device, getattr(torch, run.dtype)
+    name = nets.auto(problem.shape) if run.net == "auto" else run.net
+
+    def make_net(k: int) -> nn.Module:
+        if net is not None and k == 0:
+            return net.to(device, dtype)
+        seed = stream_seed(run.seed, "net", k)
+        return nets.build(name, problem.shape, len(problem.train.classes), seed=seed).to(device, dtype)
+
+    task = Task(
+        make_net=make_net,
+        train=problem.train,
+        clean=problem.clean,
+        schedule=run.schedule,
+        dtype=dtype,
+        seed=run.seed,
+        head=run.head,
+    )
+    return METHODS[run.method](task, run.method_settings())
+
+
+class Loop:
+    """A run under way. Everything that changes is in `state`, and `state` is the checkpoint."""
+
+    def __init__(self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None) -> None:
+        self.run, self.problem, self.files = run, problem, files
+        self.method = build(run, problem, net)
+        self.batches = Batches(
+            train=problem.train,
+            clean=problem.clean,
+            size=run.batch_size,
+            augment=run.augment,
+            augment_clean=self.method.learns_from_clean,
+            dtype=getattr(torch, run.dtype),
+            seed=run.seed,
+        )
+        self.epoch, self.step = 0, 0
+        self.losses = torch.zeros(0)
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self.soft_labels: Tensor | None = None
+        self.seconds = 0.0
+        self.saved_at = ""
+
+    def run_to_the_end(
+        self,
+        on_progress: Callable[[Progress], None] | None,
+        stop: Callable[[], bool] | None,
+        checkpoint_seconds: float,
+    ) -> Result:
+        """Train the epochs that are left, then evaluate the selected one."""
+        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        method, epochs = self.method, self.run.epochs
+        while self.epoch < epochs:
+            labeled_only = method.labeled_only(self.epoch)
+            steps = self.batches.steps(labeled_only=labeled_only)
+            method.begin_epoch(self.epoch)
+            if self.step == 0:
+                self.losses = torch.zeros(steps, device=self.problem.train.x.device)
+            for batch in self.batches.epoch(self.epoch, labeled_only=labeled_only, start=self.step):
+                self.losses[self.step] = method.step(batch)
+                self.step += 1
+                self.seconds = time.monotonic() - began
+                stopping = stop is not None and stop()
+                if stopping or time.monotonic() - saved >= checkpoint_seconds:
+                    self.save()
+                    saved = time.monotonic()
+                if stopping:
+                    raise Stopped
+                if on_progress is not None:
+                    on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+            self.check_finite()
+            method.end_epoch(self.epoch)
+            self.evaluate()
+            self.epoch, self.step = self.epoch + 1, 0
+            if self.files is not None:
+                self.files.write_metrics(self.history)
+            if on_progress is not None:
+                metrics = self.history[-1]
+                on_progress(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=metrics))
+        self.seconds = time.monotonic() - began
+        return self.finish()
+
+    def evaluate(self) -> None:
+        """Add the epoch's line to the history, and keep the model if it is the best so far."""
+        accuracy, loss = score(self.method, self.problem.select)
+        line: dict[str, Any] = {
+            "epoch": self.epoch,
+            "rate": self.run.schedule.rate_at(self.epoch),
+            "loss": float(self.losses.double().mean()),
+            "meta_accuracy": accuracy,
+            "meta_loss": loss,
+            "test_accuracy": score(self.method, self.problem.test)[0] if len(self.problem.test) else None,
+        }
+        soft = self.method.soft_labels()
+        if soft is not None and self.soft_labels is not None:
+            change = (soft - self.soft_labels).abs().double().mean(1)
+            line |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
+        self.soft_labels = soft
+        self.history.append(line | {"seconds": round(self.seconds, 3)})
+        if self.selects(accuracy, loss):
+            model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
+            self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model}
+
+    def selects(self, accuracy: float, loss: float) -> bool:
+        """Whether this epoch is the one to keep: more clean samples right, or as many with a lower loss.
+
+        Warm-up is never the result of a method that has one. Under the paper's protocol a method whose weights
+        follow the clean samples cannot be selected on them, and its last epoch counts.
+        """
+        if self.epoch + 1 < self.run.epochs and self.method.has_warmup and self.epoch < self.run.warmup:
+            return False
+        if self.best is None or (self.run.protocol == "paper" and self.method.learns_from_clean):
+            return True
+        return (accuracy, -loss) > (self.best["accuracy"], -self.best["loss"])
+
+    def check_finite(self) -> None:
+        """Stop a run whose numbers are lost, before a checkpoint of it replaces a good one."""
+        bad = (~torch.isfinite(self.losses)).nonzero()
+        sound = bool(torch.stack([torch.isfinite(t).all() for t in self.method.model().values()]).all())
+        if len(bad) == 0 and sound:
+            return
+        step = int(bad[0, 0]) if len(bad) else self.step - 1
+        what = f"the loss is {float(self.losses[step])}" if len(bad) else "a weight is not a number"
+        rate = self.run.schedule.rate_at(self.epoch)
+        kept = f"the last good checkpoint is {self.saved_at}" if self.saved_at else "there is no checkpoint yet"
+        raise Diverged(
+            f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {rate:g}; {kept}: try a lower rate"
+        )
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is a folder to write to and the numbers are sound."""
+        self.check_finite()
+        if self.files is None:
+            return
+        checkpoint.save(
+            self.files.checkpoint,
+            {
+                "method": self.method.state(),
+                "epoch": self.epoch,
+                "step": self.step,
+                "losses": self.losses,
+                "history": self.history,
+                "best": self.best,
+                "soft_labels": self.soft_labels,
+                "seconds": self.seconds,
+            },
+        )
+        self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
+
+    def restore(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        assert self.files is not None
+        if not self.files.checkpoint.exists():
+            return
+        state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
+        self.method.load_state(state.pop("method"))
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.files.write_metrics(self.history)
+        self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
+
+    def finish(self) -> Result:
+        """Take the selected epoch's networks, measure them, and write down what came out."""
+        assert self.best is not None
+        self.method.load_model(self.best["model"])
+        labels = LabelTable(
+            rows=self.problem.train,
+            probabilities=logits_of(self.method, self.problem.train.x).softmax(1),
+            soft_labels=self.method.soft_labels(),
+        )
+        summary = self.summary(labels)
+        if self.files is not None:
+            self.files.write_model(self.best["model"])
+            self.files.write("labels.csv", labels.to_csv())
+            for name, array in labels.arrays().items():
+                buffer = io.BytesIO()
+                np.save(buffer, array)
+                checkpoint.write_atomically(self.files.path / name, buffer.getvalue())
+            self.files.write_metrics(self.history)
+            self.files.write_json("summary.json", summary)
+            self.files.clean_up()
+        return Result(summary=summary, history=self.history, method=self.method, labels=labels)
+
+    def summary(self, labels: LabelTable) -> dict[str, Any]:
+        """The result in one screen. Accuracies are per cent."""
+        assert self.best is not None
+        run, problem = self.run, self.problem
+        known = problem.train.true >= 0
+        right = labels.probabilities.argmax(1) == problem.train.true
+        summary: dict[str, Any] = {
+            "method": run.method,
+            "dataset": run.data,
+            "noise": run.noise,
+            "noise_rate": None if math.isnan(problem.noise_rate) else problem.noise_rate,
+            "seed": run.seed,
+            "epochs": run.epochs,
+            "selected_epoch": self.best["epoch"],
+            "meta_accuracy": self.best["accuracy"],
+            "test_accuracy": None,
+            "test_accuracy_last": self.history[-1]["test_accuracy"],
+            "macro_f1": None,
+            "ece": None,
+            "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
+            "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "select", "test")},
+            "unlabeled": int((problem.train.given < 0).sum()),
+            "seconds": round(self.seconds, 3),
+        }
+        if len(problem.test):
+            p = logits_of(self.method, problem.test.x).softmax(1)
+            predicted, true = p.argmax(1), problem.test.true
+            summary["test_accuracy"] = float(100 * (predicted == true).double().mean())
+            summary["macro_f1"] = macro_f1(predicted, true, len(problem.test.classes))
+            summary["ece"] = calibration_error(p, true)
+        return summary

@@ -1,0 +1,114 @@
+"""From a run's settings to the rows it works on: read, split, corrupt, remove labels, hold out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from metalabelnet import nets
+from metalabelnet.data import UNLABELED, Progress, Rows, load
+from metalabelnet.data.splits import SPLITS, hold_out, remove_labels
+from metalabelnet.errors import InputError
+from metalabelnet.noise import Noise, corrupt, reached_rate, read_probabilities
+from metalabelnet.seeds import generator, stream_seed
+from metalabelnet.train.probe import log_probabilities
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from metalabelnet.data import DataSet
+    from metalabelnet.train.settings import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The rows of a run, on its device.
+
+    train       with the labels nobody trusts
+    clean       clean rows to learn from
+    select      clean rows on which the epoch is selected: held out, or the same as `clean`
+    test        rows that decide nothing
+    noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
+    """
+
+    train: Rows
+    clean: Rows
+    select: Rows
+    test: Rows
+    noise_rate: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+
+def device_of(run: Run) -> torch.device:
+    """The device a run asks for; `auto` is the first CUDA card, if there is one."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def prepare(run: Run, progress: Progress | None = None) -> Problem:
+    """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone."""
+    data = load(run.data, Path(run.data_dir) if run.data_dir else None, progress)
+    if run.augment != "none" and not data.train.is_image:
+        raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
+    split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
+    train = split.train.with_given(_given(run, data, split.train))
+    rate = reached_rate(train.true, train.given)
+    train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
+    if not (train.given != UNLABELED).any():
+        raise InputError(f"{run.data}: no training row has a label; warm-up needs some")
+    clean, select = split.meta, split.meta
+    if run.protocol == "default":
+        clean, select = hold_out(split.meta, generator(run.seed, "hold out"))
+        if len(select) == 0:
+            raise InputError(
+                f"with {len(split.meta)} clean samples none can be held out to select the epoch: give two for a "
+                "class at least, or use --protocol paper"
+            )
+    device = device_of(run)
+    return Problem(
+        train=train.to(device),
+        clean=clean.to(device),
+        select=select.to(device),
+        test=split.test.to(device),
+        noise_rate=rate,
+    )
+
+
+def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
+    """The given labels under the run's noise. Rows whose truth is unknown keep the label they have."""
+    noise = Noise.parse(run.noise)
+    if noise.kind == "none":
+        return train.given
+    scores = None
+    if noise.kind == "feature":
+        if run.noise_probs:
+            whole = read_probabilities(Path(run.noise_probs), len(data.train), len(data.classes))
+            scores = whole[train.index]
+        else:
+            shape = tuple(train.x.shape[1:])
+            name = nets.auto(shape) if run.net == "auto" else run.net
+            net = nets.build(name, shape, len(data.classes), seed=stream_seed(run.seed, "probe"))
+            device = device_of(run)
+            scores = log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed)
+    labels = corrupt(
+        noise,
+        train.true,
+        train.classes,
+        generator(run.seed, "noise"),
+        index=train.index,
+        probabilities=scores,
+    )
+    known = train.true != UNLABELED
+    return torch.where(known & (train.given != UNLABELED), labels, train.given)

@@ -1,0 +1,157 @@
+"""A run: every choice that decides what comes out, in one place.
+
+A recipe is a function that gives a full run for a data set; a variant changes a field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from metalabelnet.data import DATASETS
+from metalabelnet.data.augment import AUGMENTS
+from metalabelnet.data.splits import SPLITS
+from metalabelnet.errors import InputError, unknown
+from metalabelnet.methods import METHODS, Schedule
+from metalabelnet.nets import NETS
+from metalabelnet.noise import Noise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROTOCOLS = ("default", "paper")
+
+
+def _field(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All settings of a run. The defaults are the recipe for small data; `recipe` gives each data set's own."""
+
+    data: str = _field("digits", "a data set's name, or the path of an .npz file")
+    data_dir: str | None = _field(None, "folder with the data set's files")
+    method: str = _field("metalabelnet", "see `metalabelnet methods`")
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "the method's own settings"})
+    noise: str = _field("none", "noise added to the training labels; see `metalabelnet noises`")
+    noise_probs: str | None = _field(None, "class probabilities (.npy) for feature noise; without: a probe is trained")
+    meta: int = _field(100, "number of clean samples")
+    unlabeled: int = _field(0, "number of training samples whose label is removed")
+    split: str = _field("general", "which rows are clean and which are the test: general, or paper (needs a test part)")
+    protocol: str = _field(
+        "default",
+        "epoch selected on a held-out fifth of the clean samples (default) or on all of them (paper)",
+    )
+    net: str = _field("auto", f"network: auto, {', '.join(NETS)}")
+    head: str | None = _field(None, "name of the network's last linear layer; without: found by itself")
+    epochs: int = _field(30, "epochs in all")
+    warmup: int = _field(11, "epochs of warm-up on the given labels")
+    batch_size: int = _field(64, "samples in a batch")
+    rate: float = _field(0.02, "the classifier's learning rate λ")
+    rate_drops: tuple[int, ...] = _field((10, 20), "epochs at which the rate drops to a tenth")
+    momentum: float = _field(0.9, "the classifier's momentum")
+    weight_decay: float = _field(1e-4, "the classifier's weight decay")
+    augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
+    seed: int = _field(0, "seed of everything random")
+    device: str = _field("auto", "auto, cpu, cuda, …")
+    dtype: str = _field("float32", "float32 or float64")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast."""
+        return Schedule(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Schedule)})
+
+    def method_settings(self) -> Any:
+        """The method's own settings, typed and complete."""
+        return make_settings(self.method, self.settings)
+
+
+def recipe(data: str, **changes: Any) -> Run:
+    """The run for a data set, with fields changed as given.
+
+    CIFAR has the paper's recipe: 120 epochs with rate 1e-2, 1e-3 from epoch 40 and 1e-4 from epoch 80, 44 of
+    them warm-up, batches of 128, flips both ways and crops.
+    """
+    own: dict[str, Any] = {}
+    if data in ("cifar10", "cifar100"):
+        own = {"epochs": 120, "warmup": 44, "rate": 1e-2, "rate_drops": (40, 80), "batch_size": 128}
+        own |= {"meta": 5000, "augment": "flip-crop"}
+    elif data == "fashion-mnist":
+        own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
+    return Run(**{"data": data, **own, **changes})
+
+
+def make_settings(method: str, values: Mapping[str, Any]) -> Any:
+    """A method's settings from values by name, each checked against its type.
+
+    Text is read as the type asks for, so that `--set beta=0.01` and `settings={"beta": 0.01}` mean the same.
+    """
+    kind = METHODS[method].Settings
+    types = get_type_hints(kind)
+    return kind(**{name: _typed(method, name, value, types) for name, value in values.items()})
+
+
+def _typed(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
+    if name not in types:
+        raise unknown(f"setting of {method}", name, types or ["no setting"])
+    kind, text = types[name], str(value)
+    choices = get_args(kind)
+    if choices:
+        if text not in choices:
+            raise unknown(f"value for {name}", text, choices)
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"{name}={text}: give true or false")
+        return text.lower() == "true"
+    try:
+        number = kind(text)
+    except ValueError:
+        raise InputError(f"{name}={text}: give a number") from None
+    if not math.isfinite(number) or number < 0:
+        raise InputError(f"{name}={text}: give a number that is 0 or more")
+    return number
+
+
+def _check(run: Run) -> None:
+    """Refuse what cannot be run, before anything is read or written."""
+    if run.data not in DATASETS and not run.data.endswith(".npz"):
+        raise unknown("data set", run.data, [*DATASETS, "the path of an .npz file"])
+    for what, name, known in (
+        ("method", run.method, METHODS),
+        ("split", run.split, SPLITS),
+        ("protocol", run.protocol, PROTOCOLS),
+        ("network", run.net, ("auto", *NETS)),
+        ("augmentation", run.augment, AUGMENTS),
+        ("dtype", run.dtype, ("float32", "float64")),
+    ):
+        if name not in known:
+            raise unknown(what, name, known)
+    Noise.parse(run.noise)
+    make_settings(run.method, run.settings)
+    for name, least in (
+        ("epochs", 1),
+        ("warmup", 0),
+        ("batch_size", 2),
+        ("meta", 1),
+        ("unlabeled", 0),
+        ("seed", 0),
+    ):
+        if getattr(run, name) < least:
+            raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is too small: the least is {least}")
+    if METHODS[run.method].has_warmup and run.warmup >= run.epochs:
+        raise InputError(
+            f"warmup {run.warmup} leaves nothing of {run.epochs} epochs for {run.method}: give at most {run.epochs - 1}"
+        )
+    if not (math.isfinite(run.rate) and run.rate > 0):
+        raise InputError(f"rate {run.rate} is not a positive number")
+    if not 0 <= run.momentum < 1:
+        raise InputError(f"momentum {run.momentum} is not in [0, 1)")
+    if not (math.isfinite(run.weight_decay) and run.weight_decay >= 0):
+        raise InputError(f"weight-decay {run.weight_decay} is not a number that is 0 or more")
