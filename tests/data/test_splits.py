@@ -233,6 +233,8 @@ def test_hold_out_is_disjoint_complete_and_never_empties_a_class(counts: list[in
 def test_hold_out_by_hand() -> None:
     assert counts_of(hold_out(rows(spread([50, 30, 20]), 3), rng())[1]) == [10, 6, 4]
     assert counts_of(hold_out(rows(spread([10, 10]), 2), rng())[1]) == [2, 2]
+    assert counts_of(hold_out(rows(spread([13, 7]), 2), rng())[1]) == [3, 1]  # 2.6 and 1.4
+    assert counts_of(hold_out(rows([0, 0], 1), rng())[1]) == [1]  # a fifth is none, but one is possible
     assert counts_of(hold_out(rows(spread([1, 1, 3]), 3), rng())[1]) == [0, 0, 1]
     assert counts_of(hold_out(rows(spread([1, 1, 1, 1, 1, 5]), 6), rng())[1]) == [0, 0, 0, 0, 0, 2]
 

@@ -1,0 +1,49 @@
+"""The command line. A wrong argument gets one clear line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from metalabelnet.cli.parser import make_parser
+from metalabelnet.errors import InputError
+from metalabelnet.train import Diverged, Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; give its exit code: 0 done, 1 the run failed, 2 wrong input, 130 stopped."""
+    args = make_parser().parse_args(arguments)
+    warnings.showwarning = _show_warning
+    try:
+        args.command(args)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except InputError as error:
+        return _say(str(error), 2)
+    except OSError as error:  # a full disk, a folder that cannot be written
+        place = f"{error.filename}: " if error.filename else ""
+        return _say(f"{place}{error.strerror or error}", 2)
+    except Diverged as error:
+        return _say(str(error), 1)
+    except Stopped:
+        again = " ".join(sys.argv[1:] if arguments is None else arguments)
+        resume = "" if "--resume" in again.split() else " --resume"
+        return _say(f"stopped, nothing lost; go on with: metalabelnet {again}{resume}", 130)
+    return 0
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"metalabelnet: {sentence}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if not issubclass(category, DeprecationWarning):
+        print(f"metalabelnet: {message}", file=sys.stderr)

@@ -57,17 +57,23 @@ DATASETS: dict[str, Source] = {
 }
 
 
-def load(name: str, folder: Path | None = None, progress: Progress | None = None) -> DataSet:
+def load(
+    name: str,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> DataSet:
     """The data set with that name, or the one in the .npz file at that path.
 
     `folder` is where a named data set's files are looked for, and where a download is put; without it
-    that is `data_folder()`. A path stands for itself.
+    that is `data_folder()`. A path stands for itself. `classes` are the names an .npz file's labels stand for,
+    where they are known from elsewhere.
     """
     if name in DATASETS:
         return DATASETS[name].read(folder, progress)
     path = Path(name)
     if path.suffix.lower() == ".npz":
-        return npz.read(path)
+        return npz.read(path, classes=classes)
     if len(path.parts) > 1:
         wrong = "is not an .npz file" if path.exists() else "does not exist"
         raise InputError(f"{name} {wrong}: data is the path of an .npz file, or one of {', '.join(DATASETS)}")

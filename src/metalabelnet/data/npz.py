@@ -40,10 +40,12 @@ _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib
 def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None = None) -> DataSet:
     """The data set in the file; `name` and `classes` replace the file's own.
 
+    Where the classes are given, y_train may be missing: all rows are then unlabeled.
+
     Where the file has neither true labels nor a clean set it is taken for a benchmark to which noise is
     yet to be added, whose labels are the truth; with a clean set the truth stays unknown.
     """
-    arrays = _arrays(path)
+    arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
     samples = {key: _samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
     labels = {key: _labels(a, f"{path}: {key}") for key, a in arrays.items() if key[:2] in ("y_", "tr")}
     names = classes or _classes(arrays.get("classes"), labels, path)
@@ -55,7 +57,8 @@ def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None
                 f"{path}: a sample is {shape} in {key}, but {shapes['x_train']} in x_train; they must agree"
             )
 
-    x, y = samples["x_train"], labels["y_train"]
+    x = samples["x_train"]
+    y = labels["y_train"] if "y_train" in labels else torch.full((len(x),), UNLABELED)
     true = labels.get("true_train", None if "x_meta" in samples else y)
     if "true_train" in labels and len(labels["true_train"]) != len(x):
         raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} in true_train")
@@ -67,7 +70,7 @@ def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None
     )
 
 
-def _arrays(path: Path) -> dict[str, Array]:
+def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
     """The arrays under the keys above, the necessary ones being there."""
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
@@ -82,7 +85,7 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise
     except _BROKEN as error:
         raise InputError(f"{path}: cannot be read ({error}); write it with numpy.savez") from error
-    for key in ("x_train", "y_train"):
+    for key in needed:
         if key not in arrays:
             raise InputError(f"{path}: has no {key}, only {', '.join(present) or 'nothing'}")
     for one, other in (("x_test", "y_test"), ("x_meta", "y_meta")):

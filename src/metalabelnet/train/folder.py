@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -46,10 +47,13 @@ class RunFolder:
 
     def check(self, run: Run, *, resume: bool) -> None:
         """Refuse a folder that holds something else, without touching anything."""
-        if not self.path.exists():
+        there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if there.is_dir() and not os.access(there, os.W_OK):
+            raise InputError(f"{there} cannot be written to: choose another folder with --out")
+        if not there.is_dir():
+            raise InputError(f"{there} is a file: a run needs a folder of its own")
+        if there != self.path:
             return
-        if not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: a run needs a folder of its own")
         if not any(self.path.iterdir()):
             return
         if not (self.path / "run.json").exists():
@@ -66,21 +70,28 @@ class RunFolder:
                     "resume with the settings it has, or choose another --out"
                 )
 
-    def create(self, run: Run) -> None:
-        """Make the folder and write down what is about to be done."""
+    def create(self, run: Run, **facts: Any) -> None:
+        """Make the folder and write down what is about to be done, with facts found on the way."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "run.json").exists():
-            self.write_json("run.json", {"run": dataclasses.asdict(run), "versions": versions(), "commit": commit()})
+            about = {"run": dataclasses.asdict(run), **facts, "versions": versions(), "commit": commit()}
+            self.write_json("run.json", about)
 
     def run(self) -> Run:
         """The settings this folder was started with."""
+        fields = self.about()["run"]
+        return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"])})
+
+    def about(self) -> dict[str, Any]:
+        """What run.json says."""
+        file = self.path / "run.json"
+        if not file.is_file():
+            raise InputError(f"{self.path} is not a run: there is no run.json in it")
         try:
-            fields = json.loads((self.path / "run.json").read_text())["run"]
-            return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"])})
-        except FileNotFoundError:
-            raise InputError(f"{self.path} is not a run: there is no run.json in it") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self.path / 'run.json'} cannot be read: {error}") from error
+            about: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read: {error}") from error
+        return about
 
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""

@@ -82,7 +82,8 @@ def train(
         files.check(run, resume=resume)
     loop = Loop(run, prepare(run) if problem is None else problem, net, files)
     if files is not None:
-        files.create(run)
+        own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
+        files.create(run, classes=loop.problem.train.classes, shape=loop.problem.shape, own_net=own_net)
         loop.restore()
     return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
 

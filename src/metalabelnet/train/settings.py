@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping  # noqa: TC003  (read by get_type_hints)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from metalabelnet.data import DATASETS
 from metalabelnet.data.augment import AUGMENTS
@@ -17,9 +18,6 @@ from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS, Schedule
 from metalabelnet.nets import NETS
 from metalabelnet.noise import Noise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PROTOCOLS = ("default", "paper")
 

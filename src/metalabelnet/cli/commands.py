@@ -1,0 +1,155 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet import train as training
+from metalabelnet.cli import comparison
+from metalabelnet.cli.arguments import run_from
+from metalabelnet.cli.console import Console
+from metalabelnet.data import DATASETS
+from metalabelnet.errors import InputError, unknown
+from metalabelnet.methods import METHODS
+from metalabelnet.noise import NOISES
+from metalabelnet.train import RunFolder
+from metalabelnet.train.prepare import device_of, prepare
+from metalabelnet.train.relabel import relabel
+from metalabelnet.train.several import Job, train_all
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from metalabelnet.train import Run
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train one method."""
+    run = run_from(args)
+    files = RunFolder(args.out or Path("runs") / run_name(run))
+    files.check(run, resume=args.resume)
+    console = Console()
+    if files.finished:
+        console.say(f"{files.path} is finished already")
+    else:
+        with interruptible() as stop, console.progress() as progress:
+            problem = prepare(run, progress.download)
+            console.say(comparison.describe(run, problem))
+            training.train(
+                run,
+                folder=files.path,
+                resume=args.resume,
+                problem=problem,
+                on_progress=lambda p: progress.update(0, run.method, p),
+                stop=stop,
+            )
+    comparison.show_summary(console, files)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Train several methods and show them side by side."""
+    names = list(METHODS) if args.methods == "all" else [name for name in args.methods.split(",") if name]
+    for name in names:
+        if name not in METHODS:
+            raise unknown("method", name, [*METHODS, "all"])
+    if args.seeds < 1:
+        raise InputError(f"seeds {args.seeds} is too small: the least is 1")
+    first = run_from(args, method=names[0])
+    out = args.out or Path("runs") / f"compare-{run_name(first, with_method=False)}"
+    jobs = [
+        Job(run=run_from(args, method=name, seed=first.seed + k), folder=out / f"{name}-seed{first.seed + k}")
+        for k in range(args.seeds)
+        for name in names
+    ]
+    on_cpu = device_of(first).type == "cpu"
+    workers = args.jobs or ((os.cpu_count() or 1) if on_cpu else 1)
+    if workers < 1:
+        raise InputError(f"jobs {workers} is too small: the least is 1")
+    console = Console()
+    console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
+    with interruptible() as stop, console.progress(total=len(jobs)) as progress:
+        outcomes = train_all(
+            jobs,
+            resume=args.resume,
+            workers=workers,
+            on_progress=lambda n, p: progress.update(n, jobs[n].folder.name, p),
+            stop=stop,
+        )
+    comparison.show(console, out, jobs, outcomes)
+
+
+def labels(args: argparse.Namespace) -> None:
+    """Write a label table."""
+    if args.data is None:
+        files = RunFolder(args.run)
+        files.summary()  # refuses what is not a finished run
+        text = (files.path / "labels.csv").read_text()
+    else:
+        text = relabel(args.run, args.data, args.data_dir).to_csv()
+    if args.output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        args.output.write_text(text)
+        print(f"{text.count(chr(10)) - 1} rows written to {args.output}")
+
+
+def methods(args: argparse.Namespace) -> None:
+    """List the methods, or the settings of one."""
+    console = Console()
+    if args.name is None:
+        rows = [[name, m.summary, m.unlabeled, m.reference] for name, m in METHODS.items()]
+        console.table(["method", "what it does", "unlabeled rows", "from"], rows)
+        return
+    if args.name not in METHODS:
+        raise unknown("method", args.name, METHODS)
+    method = METHODS[args.name]
+    console.print(f"{args.name}: {method.summary} ({method.reference})")
+    fields = dataclasses.fields(method.Settings)
+    rows = [[field.name, str(field.default), str(field.metadata["help"])] for field in fields]
+    console.table(["--set NAME=VALUE", "default", "meaning"], rows or [["–", "–", "nothing to set"]])
+
+
+def datasets(_args: argparse.Namespace) -> None:
+    """List the data sets."""
+    Console().table(["data set", "what it is", "from"], [[n, s.summary, s.reference] for n, s in DATASETS.items()])
+
+
+def noises(_args: argparse.Namespace) -> None:
+    """List the kinds of noise."""
+    Console().table(["noise", "what it does", "from"], [[n.usage, n.summary, n.reference] for n in NOISES.values()])
+
+
+def run_name(run: Run, *, with_method: bool = True) -> str:
+    """A folder name that tells runs apart."""
+    noise = run.noise.partition(":")[0] + (run.noise.partition(":")[2] if run.noise.count("/") == 0 else "")
+    parts = [Path(run.data).stem, run.method if with_method else "", noise, f"meta{run.meta}"]
+    parts += [f"unlabeled{run.unlabeled}"] if run.unlabeled else []
+    parts += [f"seed{run.seed}"] if with_method else []
+    return "-".join(part for part in parts if part)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C and a polite kill ask the run to stop after its step; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("stopping after this step", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""Results on one screen: a run's summary, several runs as a table and a picture."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from metalabelnet import nets
+from metalabelnet.cli.console import aligned
+from metalabelnet.cli.curves import draw_curves
+from metalabelnet.errors import InputError
+from metalabelnet.train import Diverged, RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from metalabelnet.cli.console import Console
+    from metalabelnet.train import Run
+    from metalabelnet.train.prepare import Problem
+    from metalabelnet.train.several import Job, Outcome
+
+
+def describe(run: Run, problem: Problem) -> str:
+    """What is about to be used, in one line."""
+    train = problem.train
+    unlabeled = int((train.given < 0).sum())
+    known = not math.isnan(problem.noise_rate)
+    noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
+    net = nets.auto(problem.shape) if run.net == "auto" else run.net
+    clean = f"{len(problem.clean)} clean to learn from"
+    if problem.select is not problem.clean:
+        clean += f" and {len(problem.select)} to select on"
+    return (
+        f"{run.method} on {run.data}: {len(train)} samples of {len(train.classes)} classes"
+        + (f" ({unlabeled} unlabeled)" if unlabeled else "")
+        + f"{noise}, {clean}, {len(problem.test)} to test; {net} on {train.x.device}"
+    )
+
+
+def show_summary(console: Console, files: RunFolder) -> None:
+    """The result of one run, and where it is."""
+    s = files.summary()
+    rows = [
+        ["test accuracy", f"{_percent(s['test_accuracy'])} at epoch {s['selected_epoch']}, selected on clean samples"],
+        ["", f"{_percent(s['test_accuracy_last'])} at the last epoch"],
+        ["macro-F1", _percent(s["macro_f1"])],
+        ["calibration error", _percent(s["ece"])],
+        ["right labels", f"{_percent(s['label_accuracy'])} of the training samples, by the classifier"],
+        ["run folder", str(files.path)],
+    ]
+    console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
+
+
+def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """One row a method: mean and spread over seeds. Beside it a picture, and where the runs are."""
+    columns = ["method", "test accuracy", "last epoch", "macro-F1", "right labels", "seconds"]
+    rows = []
+    for method in dict.fromkeys(job.run.method for job in jobs):
+        done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
+        keys = ("test_accuracy", "test_accuracy_last", "macro_f1", "label_accuracy")
+        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in keys]
+        seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
+        rows.append([method, *cells, seconds])
+    seeds = len({job.run.seed for job in jobs})
+    console.print(
+        f"{jobs[0].run.data}, noise {jobs[0].run.noise}, {jobs[0].run.meta} clean samples: per cent, mean over {seeds} "
+        f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
+    )
+    console.table(columns, rows)
+    (out / "table.txt").write_text(aligned(columns, rows) + "\n")
+    curves = {job.folder: RunFolder(job.folder).metrics() for job in jobs}
+    try:
+        picture = out / "curves.png"
+        draw_curves(picture, [(job.run, curves[job.folder]) for job in jobs if curves[job.folder]])
+        console.print(f"learning curves: {picture}")
+    except InputError as error:  # matplotlib is an extra: a table without a picture is still a table
+        console.say(f"no picture: {error}")
+    console.print(f"run folders: {out}/METHOD-seedN")
+    failures = [f"{job.folder}: {o.failure}" for job, o in zip(jobs, outcomes, strict=True) if o.failure]
+    if failures:
+        raise Diverged("; ".join(failures))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} %"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"

@@ -1,0 +1,89 @@
+"""The commands and their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import metalabelnet
+from metalabelnet.cli import commands
+from metalabelnet.cli.arguments import add_run_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TRAIN = """examples:
+  metalabelnet train digits --noise uniform:0.4 --meta 100
+  metalabelnet train digits --method fine-tune --noise feature:0.4 --seed 1 --out runs/mine
+  metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
+  metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
+  metalabelnet train digits --noise uniform:0.4 --resume          go on after a crash
+"""
+COMPARE = """examples:
+  metalabelnet compare digits --noise uniform:0.4 --seeds 3
+  metalabelnet compare digits --methods cross-entropy,metalabelnet --noise feature:0.2 --jobs 2
+"""
+LABELS = """examples:
+  metalabelnet labels runs/mine -o labels.csv              the table of the training samples
+  metalabelnet labels runs/mine --data new.npz -o new.csv  labels for data that was never seen
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one line."""
+
+    def error(self, message: str) -> Any:
+        """Say what is wrong and where help is."""
+        self.exit(2, f"metalabelnet: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `metalabelnet`."""
+    parser = Parser(prog="metalabelnet", description=metalabelnet.__doc__)
+    parser.add_argument("--version", action="version", version=f"metalabelnet {metalabelnet.__version__}")
+    add = parser.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
+
+    def command(name: str, call: Callable[[argparse.Namespace], None], text: str, examples: str = "") -> Parser:
+        sub: Parser = add(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(command=call)
+        return sub
+
+    train = command("train", commands.train, "train one method, and leave a run folder", TRAIN)
+    add_run_arguments(train)
+    train.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)"
+    )
+    train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+
+    compare = command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
+    add_run_arguments(compare, leave_out=("method", "settings"))
+    compare.add_argument("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
+    compare.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)"
+    )
+    compare.add_argument(
+        "--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)"
+    )
+    compare.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for the run folders, the table and the picture"
+    )
+    compare.add_argument("--resume", action="store_true", help="leave finished runs alone and go on with the others")
+
+    labels = command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS)
+    labels.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    labels.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    labels.add_argument("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
+    labels.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
+
+    methods = command("methods", commands.methods, "list the methods, or the settings of one")
+    methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")
+    command("datasets", commands.datasets, "list the data sets known by name")
+    command("noises", commands.noises, "list the kinds of label noise")
+    return parser
