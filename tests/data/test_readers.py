@@ -181,7 +181,11 @@ def test_broken_idx_file_is_named(
         load("fashion-mnist", tmp_path)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(bytes(99))[:-9], b"no gzip", gzip.compress(b"")[:12] + b"?"])
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(bytes(99))[:-9], b"no gzip", gzip.compress(b"")[:12] + b"?"],
+    ids=["cut", "other", "wrong"],
+)
 def test_broken_gz_file_is_named(content: bytes, tmp_path: Path, fashion: dict[str, np.ndarray]) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(content)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.labelnet import LabelNet
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.method import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class MetaLabelNet(Method):
         g, m = self.phase2.g, self.phase2.m
         return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in torch.split(self.task.train.x, 1024)])
 
-    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+    def parts(self) -> dict[str, Part]:
         """From phase 2 on, the extractor, the label net and its Adam too."""
         if self.phase2 is None:
             return super().parts()

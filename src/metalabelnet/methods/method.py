@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from metalabelnet.core.passes import forward, trainable
 from metalabelnet.data.batches import to_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.rows import Rows
@@ -61,11 +61,26 @@ class NoSettings:
     """For methods with nothing to set."""
 
 
+class Part(Protocol):
+    """Something with a state: a network, an optimizer, a label table."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        ...
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take a state over."""
+        ...
+
+
 class Method(ABC):
     """A method owns its networks, optimizers and label tables.
 
-    The constructor builds what warm-up needs; later parts come in `begin_epoch`. The classifier's SGD,
+    The constructor builds what the first epoch needs; later parts come in `begin_epoch`. The classifier's SGD,
     with its momentum, is one and the same through all phases. `parts` names everything that has a state.
+
+    epochs           how many epochs the method takes: those of the schedule, unless it has stages of its own
+    candidates_from  the first epoch whose model may be the result: what comes before only prepares
     """
 
     summary: ClassVar[str]
@@ -73,18 +88,25 @@ class Method(ABC):
     Settings: ClassVar[type] = NoSettings
     unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
     learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
-    has_warmup: ClassVar[bool] = False  # whether the first epochs only prepare, and are never the result
+    has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
+    own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 
     def __init__(self, task: Task, settings: Any) -> None:
         self.task = task
         self.settings = settings
+        self.epochs = task.schedule.epochs
+        self.candidates_from = task.schedule.warmup if self.has_warmup else 0
         self.net = task.make_net(0)
-        self.sgd = torch.optim.SGD(
-            trainable(self.net).values(),
-            lr=task.schedule.rate,
-            momentum=task.schedule.momentum,
-            weight_decay=task.schedule.weight_decay,
-        )
+        self.sgd = self.make_sgd(self.net)
+
+    def make_sgd(self, net: nn.Module) -> torch.optim.SGD:
+        """The schedule's optimizer for a classifier."""
+        s = self.task.schedule
+        return torch.optim.SGD(trainable(net).values(), lr=s.rate, momentum=s.momentum, weight_decay=s.weight_decay)
+
+    def rate_at(self, epoch: int) -> float:
+        """The classifier's learning rate in this epoch."""
+        return self.task.schedule.rate_at(epoch)
 
     def labeled_only(self, epoch: int) -> bool:
         """Whether this epoch goes over the labeled rows only, or over all."""
@@ -95,9 +117,12 @@ class Method(ABC):
 
         Called again when a run is resumed within the epoch, and must then leave the state it finds.
         """
-        self.net.train()
-        for group in self.sgd.param_groups:
-            group["lr"] = self.task.schedule.rate_at(epoch)
+        for part in self.parts().values():
+            if isinstance(part, nn.Module):
+                part.train()
+            elif isinstance(part, torch.optim.SGD):
+                for group in part.param_groups:
+                    group["lr"] = self.rate_at(epoch)
 
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:
@@ -118,7 +143,7 @@ class Method(ABC):
         """The soft label of every training row, where the method has made some."""
         return None
 
-    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+    def parts(self) -> dict[str, Part]:
         """Everything with a state, by name. The modules among them are the model."""
         return {"net": self.net, "sgd": self.sgd}
 

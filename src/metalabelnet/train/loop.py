@@ -142,7 +142,7 @@ class Loop:
     ) -> Result:
         """Train the epochs that are left, then evaluate the selected one."""
         began, saved = time.monotonic() - self.seconds, time.monotonic()
-        method, epochs = self.method, self.run.epochs
+        method, epochs = self.method, self.method.epochs
         while self.epoch < epochs:
             labeled_only = method.labeled_only(self.epoch)
             steps = self.batches.steps(labeled_only=labeled_only)
@@ -178,7 +178,7 @@ class Loop:
         accuracy, loss = score(self.method, self.problem.select)
         line: dict[str, Any] = {
             "epoch": self.epoch,
-            "rate": self.run.schedule.rate_at(self.epoch),
+            "rate": self.method.rate_at(self.epoch),
             "loss": float(self.losses.double().mean()),
             "meta_accuracy": accuracy,
             "meta_loss": loss,
@@ -192,15 +192,15 @@ class Loop:
         self.history.append(line | {"seconds": round(self.seconds, 3)})
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
-            self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model}
+            self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
 
     def selects(self, accuracy: float, loss: float) -> bool:
         """Whether this epoch is the one to keep: more clean samples right, or as many with a lower loss.
 
-        Warm-up is never the result of a method that has one. Under the paper's protocol a method whose weights
+        What only prepares, such as warm-up, is never the result. Under the paper's protocol a method whose weights
         follow the clean samples cannot be selected on them, and its last epoch counts.
         """
-        if self.epoch + 1 < self.run.epochs and self.method.has_warmup and self.epoch < self.run.warmup:
+        if self.epoch < self.method.candidates_from:
             return False
         if self.best is None or (self.run.protocol == "paper" and self.method.learns_from_clean):
             return True
@@ -214,7 +214,7 @@ class Loop:
             return
         step = int(bad[0, 0]) if len(bad) else self.step - 1
         what = f"the loss is {float(self.losses[step])}" if len(bad) else "a weight is not a number"
-        rate = self.run.schedule.rate_at(self.epoch)
+        rate = self.method.rate_at(self.epoch)
         kept = f"the last good checkpoint is {self.saved_at}" if self.saved_at else "there is no checkpoint yet"
         raise Diverged(
             f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {rate:g}; {kept}: try a lower rate"
@@ -259,7 +259,7 @@ class Loop:
         labels = LabelTable(
             rows=self.problem.train,
             probabilities=logits_of(self.method, self.problem.train.x).softmax(1),
-            soft_labels=self.method.soft_labels(),
+            soft_labels=self.best["soft_labels"],
         )
         summary = self.summary(labels)
         if self.files is not None:
@@ -286,7 +286,7 @@ class Loop:
             "noise": run.noise,
             "noise_rate": None if math.isnan(problem.noise_rate) else problem.noise_rate,
             "seed": run.seed,
-            "epochs": run.epochs,
+            "epochs": self.method.epochs,
             "selected_epoch": self.best["epoch"],
             "meta_accuracy": self.best["accuracy"],
             "test_accuracy": None,

@@ -68,12 +68,13 @@ def prepare(run: Run, progress: Progress | None = None) -> Problem:
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     if not (train.given != UNLABELED).any():
         raise InputError(f"{run.data}: no training row has a label; warm-up needs some")
-    clean, select = split.meta, split.meta
+    meta = split.meta.with_given(_given_to_clean(run, data, split.meta))
+    clean, select = meta, meta
     if run.protocol == "default":
-        clean, select = hold_out(split.meta, generator(run.seed, "hold out"))
+        clean, select = hold_out(meta, generator(run.seed, "hold out"))
         if len(select) == 0:
             raise InputError(
-                f"with {len(split.meta)} clean samples none can be held out to select the epoch: give two for a "
+                f"with {len(meta)} clean samples none can be held out to select the epoch: give two for a "
                 "class at least, or use --protocol paper"
             )
     device = device_of(run)
@@ -112,3 +113,18 @@ def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
     )
     known = train.true != UNLABELED
     return torch.where(known & (train.given != UNLABELED), labels, train.given)
+
+
+def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
+    """The untrusted label of each clean row, where it has one: from it the noise can be counted.
+
+    Labels that came with the data, or from a file, were given to all rows, also to those that were checked later.
+    Noise made here is made for the training rows alone.
+    """
+    noise = Noise.parse(run.noise)
+    if data.meta is None and run.split == "general":
+        if noise.kind == "none":
+            return meta.given
+        if noise.kind == "file":
+            return corrupt(noise, meta.true, meta.classes, generator(run.seed, "noise"), index=meta.index)
+    return torch.full_like(meta.given, UNLABELED)

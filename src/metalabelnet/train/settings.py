@@ -20,6 +20,7 @@ from metalabelnet.nets import NETS
 from metalabelnet.noise import Noise
 
 PROTOCOLS = ("default", "paper")
+PRESETS = ("paper", "own")
 
 
 def _field(default: Any, text: str) -> Any:
@@ -33,6 +34,7 @@ class Run:
     data: str = _field("digits", "a data set's name, or the path of an .npz file")
     data_dir: str | None = _field(None, "folder with the data set's files")
     method: str = _field("metalabelnet", "see `metalabelnet methods`")
+    preset: str = _field("paper", "paper: the recipe all methods share; own: what the method's own paper used")
     settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "the method's own settings"})
     noise: str = _field("none", "noise added to the training labels; see `metalabelnet noises`")
     noise_probs: str | None = _field(None, "class probabilities (.npy) for feature noise; without: a probe is trained")
@@ -73,6 +75,8 @@ class Run:
 def recipe(data: str, **changes: Any) -> Run:
     """The run for a data set, with fields changed as given.
 
+    With `preset="own"` the settings of the method's own paper come in between.
+
     CIFAR has the paper's recipe: 120 epochs with rate 1e-2, 1e-3 from epoch 40 and 1e-4 from epoch 80, 44 of
     them warm-up, batches of 128, flips both ways and crops.
     """
@@ -82,6 +86,10 @@ def recipe(data: str, **changes: Any) -> Run:
         own |= {"meta": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
         own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
+    if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
+        published = METHODS[changes.get("method", Run.method)].own
+        own |= published
+        changes["settings"] = {**published.get("settings", {}), **changes.get("settings", {})}
     return Run(**{"data": data, **own, **changes})
 
 
@@ -125,6 +133,7 @@ def _check(run: Run) -> None:
         ("method", run.method, METHODS),
         ("split", run.split, SPLITS),
         ("protocol", run.protocol, PROTOCOLS),
+        ("preset", run.preset, PRESETS),
         ("network", run.net, ("auto", *NETS)),
         ("augmentation", run.augment, AUGMENTS),
         ("dtype", run.dtype, ("float32", "float64")),

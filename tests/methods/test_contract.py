@@ -1,0 +1,133 @@
+"""What every method promises, tested from the table: a new row is tested by being there."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from small import Walk, blobs, small_problem, small_run
+from torch import Tensor, nn
+
+from metalabelnet.methods import METHODS
+from metalabelnet.train.evaluate import score
+
+GOLDEN = Path(__file__).with_name("golden.json")
+pytestmark = pytest.mark.parametrize("name", METHODS)
+
+
+def weights(walk: Walk) -> dict[str, Tensor]:
+    return {key: tensor.clone() for key, tensor in walk.method.model().items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_lowers_the_loss_on_the_truth(name: str) -> None:
+    walk = Walk(small_run(name), small_problem())
+    before = score(walk.method, walk.problem.test)[1]
+    assert score(walk.go().method, walk.problem.test)[1] < 0.8 * before
+
+
+def test_moves_every_trainable_weight(name: str) -> None:
+    walk = Walk(small_run(name), small_problem()).go(1)
+    walk.go(1)  # at the start every part of the first phase exists; a later part is compared with its own start
+    seen: dict[str, Tensor] = {}
+    moved: set[str] = set()
+    while walk.epoch < walk.method.epochs:
+        for part_name, part in walk.method.parts().items():
+            if isinstance(part, nn.Module):
+                for key, weight in part.named_parameters():
+                    full = f"{part_name}.{key}"
+                    if weight.requires_grad:
+                        if full in seen and not torch.equal(seen[full], weight):
+                            moved.add(full)
+                        seen.setdefault(full, weight.detach().clone())
+        walk.go(1)
+    assert seen.keys() == moved
+
+
+def test_same_seed_same_trace(name: str) -> None:
+    first, second = (Walk(small_run(name), small_problem()).go() for _ in range(2))
+    other = Walk(small_run(name, seed=1), small_problem()).go()
+    assert first.losses == second.losses
+    assert same(weights(first), weights(second))
+    assert first.losses != other.losses
+
+
+@pytest.mark.parametrize("after", [3, 8, 10, 17])
+def test_saved_and_resumed_it_goes_on_to_the_bit(name: str, after: int) -> None:
+    """Within warm-up, at its end, within what follows; through the bytes of a checkpoint."""
+    whole = Walk(small_run(name), small_problem()).go()
+    half = Walk(small_run(name), small_problem()).go(after)
+    file = io.BytesIO()
+    torch.save(half.method.state(), file)
+    file.seek(0)
+    resumed = Walk(small_run(name), small_problem())
+    resumed.method.load_state(torch.load(file, weights_only=True))
+    resumed.epoch, resumed.step = half.epoch, half.step
+    resumed.go()
+    assert half.losses + resumed.losses == whole.losses
+    assert same(weights(resumed), weights(whole))
+    soft = resumed.method.soft_labels()
+    assert soft is None or torch.equal(soft, whole.method.soft_labels())
+
+
+def test_a_class_may_be_missing_from_a_batch(name: str) -> None:
+    problem = small_problem()
+    only = (problem.train.true != 2).nonzero()[:, 0]
+    walk = Walk(small_run(name), type(problem)(**{**vars(problem), "train": problem.train.take(only)}))
+    assert all(torch.isfinite(torch.tensor(walk.go().losses)))
+
+
+def test_unlabeled_rows_are_used_or_left_out_as_it_says(name: str) -> None:
+    """Left out means that their samples could be anything."""
+    problem = small_problem(unlabeled=24)
+    spoilt_x = problem.train.x.clone()
+    spoilt_x[:24] = 255 - spoilt_x[:24]
+    spoilt = type(problem)(**{**vars(problem), "train": type(problem.train)(**{**vars(problem.train), "x": spoilt_x})})
+    walks = [Walk(small_run(name), p).go() for p in (problem, spoilt)]
+    assert same(*map(weights, walks)) == (METHODS[name].unlabeled == "left out")
+
+
+def test_the_global_random_state_is_left_alone(name: str) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    Walk(small_run(name), small_problem()).go()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_state_of_the_global_generator_does_not_matter(name: str) -> None:
+    traces = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        traces.append(Walk(small_run(name), small_problem()).go().losses)
+    assert traces[0] == traces[1]
+
+
+def test_soft_labels_are_probabilities_for_every_row(name: str) -> None:
+    walk = Walk(small_run(name), small_problem(unlabeled=5)).go()
+    soft = walk.method.soft_labels()
+    if soft is not None:
+        assert soft.shape == (48, 3)
+        torch.testing.assert_close(soft.sum(1), torch.ones(48, dtype=soft.dtype))
+        assert (soft >= 0).all()
+
+
+def test_the_model_alone_predicts_the_same(name: str) -> None:
+    walk = Walk(small_run(name), small_problem()).go()
+    again = Walk(small_run(name, seed=3), small_problem())
+    again.method.load_model(weights(walk))
+    x = blobs(6, seed=9).x
+    assert torch.equal(walk.method.logits(x), again.method.logits(x))
+
+
+def test_golden_trace(name: str) -> None:
+    """The losses as they were when this was written: whoever changes them should know, and say why.
+
+    To write them anew: python tests/methods/golden.py
+    """
+    golden = json.loads(GOLDEN.read_text())
+    assert name in golden, "write the trace of the new method with python tests/methods/golden.py"
+    torch.testing.assert_close(Walk(small_run(name), small_problem()).go().losses, golden[name], rtol=1e-8, atol=1e-12)
