@@ -1,6 +1,7 @@
-"""Write golden.json anew: the loss of every step of every method on the small problem."""
+"""Write golden.json anew: the loss of every step on the small problem, for all methods or those named."""
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -10,5 +11,7 @@ from metalabelnet.methods import METHODS
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    traces = {name: Walk(small_run(name), small_problem()).go().losses for name in METHODS}
-    Path(__file__).with_name("golden.json").write_text(json.dumps(traces, indent=1) + "\n")
+    file = Path(__file__).with_name("golden.json")
+    traces = json.loads(file.read_text()) if sys.argv[1:] else {}
+    traces |= {name: Walk(small_run(name), small_problem()).go().losses for name in sys.argv[1:] or METHODS}
+    file.write_text(json.dumps(dict(sorted(traces.items())), indent=1) + "\n")
