@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class SoftLabelTable:
