@@ -1,0 +1,186 @@
+"""One iteration of Algorithm 1 against the same iteration written out, and what each pass may touch."""
+
+import copy
+
+import pytest
+import torch
+from networks import NETWORKS, make
+from torch import Tensor, nn
+
+from metalabelnet.core.algorithm import Phase2, Phase2Settings
+from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.core.metagrad import ENGINES
+from metalabelnet.core.passes import forward, trainable
+from metalabelnet.nets.head import Extractor, find_head
+
+N, C = 6, 3
+
+
+def data(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x, x_m = (torch.randn(N, 2, 8, 8, dtype=torch.float64, generator=g) for _ in range(2))
+    return x, x_m, torch.randint(C, (N,), generator=g)
+
+
+def phase2(net: nn.Module, **settings: object) -> Phase2:
+    net.train()
+    g = Extractor(net, find_head(net, data()[0][:2], C))
+    m = LabelNet(g.width, C, torch.Generator().manual_seed(1)).double()
+    return Phase2(
+        net,
+        g,
+        m,
+        sgd=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4),
+        adam=torch.optim.Adam(m.parameters(), lr=1e-2, weight_decay=1e-4),
+        settings=Phase2Settings(**settings),
+    )
+
+
+def written_out(p: Phase2, x: Tensor, x_m: Tensor, y_m: Tensor, alpha: float, weight: float, scale: float) -> None:
+    """The paper's three steps with nothing shared: every pass by itself, plain autograd through the look-ahead."""
+    net, m, theta = p.f, p.m, trainable(p.f)
+    v = p.g(x)
+    prob = forward(net, x, theta, seed=5, update_statistics=False).softmax(1)
+    l_c = scale * (prob * (prob.log() - m(v))).sum(1).mean()
+    d = torch.autograd.grad(l_c, list(theta.values()), create_graph=True)
+    theta_hat = {k: w - alpha * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
+    z_m = forward(net, x_m, theta_hat, seed=6, update_statistics=False)
+    p.adam.zero_grad()
+    nn.functional.cross_entropy(z_m, y_m).backward(inputs=list(m.parameters()))
+    p.adam.step()
+    prob = forward(net, x, theta, seed=5, update_statistics=False).softmax(1)
+    l_c = scale * (prob * (prob.log() - m(v).detach())).sum(1).mean()
+    l_e = scale * -(prob * prob.log()).sum(1).mean()
+    p.sgd.zero_grad()
+    (l_c + weight * l_e).backward()
+    p.sgd.step()
+
+
+def close(a: nn.Module, b: nn.Module) -> None:
+    for (name, mine), theirs in zip(a.named_parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("alpha", "weight", "loss_scale"), [(1.0, 1.0, "per-class-mean"), (0.5, 0.3, "sum")])
+def test_three_iterations_equal_the_algorithm_written_out(
+    name: str, alpha: float, weight: float, loss_scale: str
+) -> None:
+    ours = phase2(make(name), inner_step=alpha, entropy_weight=weight, loss_scale=loss_scale)
+    theirs = phase2(make(name))
+    for seed in range(3):
+        ours.step(*data(seed), seed=5)
+        written_out(theirs, *data(seed), alpha, weight, 1.0 if loss_scale == "sum" else 1 / C)
+    close(ours.f, theirs.f)
+    close(ours.m, theirs.m)
+
+
+def test_defaults_are_the_papers() -> None:
+    assert Phase2Settings() == Phase2Settings(
+        inner_step=1.0, entropy_weight=1.0, loss_scale="per-class-mean", engine="exact", meta_updates_statistics=True
+    )
+
+
+def test_loss_scale_is_a_matter_of_the_inner_step_for_the_label_net() -> None:
+    """A sum over C classes with α is a mean with αC: θ̂ and the step of φ are the same."""
+    a = phase2(make("conv"), inner_step=0.2, loss_scale="sum")
+    b = phase2(make("conv"), inner_step=0.2 * C, loss_scale="per-class-mean")
+    for p in (a, b):
+        p.step(*data(), seed=0)
+    close(a.m, b.m)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_training_batch_goes_through_once_for_steps_1_and_3(engine: str) -> None:
+    p = phase2(make("mlp"), engine=engine)
+    x, x_m, y_m = data()
+    passes = []
+    p.f.register_forward_pre_hook(lambda _module, inputs: passes.append("clean" if inputs[0] is x_m else "train"))
+    p.step(x, x_m, y_m, seed=0)
+    more = {"exact": 1, "double-backward": 0, "finite-difference": 2}[engine]
+    assert passes == ["train", "clean", *["train"] * more]
+
+
+class Mask(nn.Module):
+    """Dropout that shows its mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last, self.seen = nn.Linear(128, 16), nn.Linear(16, C), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.functional.dropout(torch.ones(len(x), 16, dtype=x.dtype), 0.5, training=self.training)
+        self.seen.append(mask)
+        return self.last(self.linear(x.flatten(1)) * mask)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_batch_one_dropout_mask(engine: str) -> None:
+    p = phase2(Mask().double(), engine=engine)
+    p.f.seen.clear()
+    p.step(*data(), seed=0)
+    train, clean, *again = p.f.seen
+    assert all(torch.equal(train, mask) for mask in again)
+    assert not torch.equal(train, clean)
+    p.f.seen.clear()
+    p.step(*data(), seed=9)
+    assert not torch.equal(train, p.f.seen[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("updates", [True, False])
+def test_running_statistics_are_updated_once_a_batch(engine: str, updates: bool) -> None:
+    """By the pass over the training batch, then by the clean one if asked; by no other, in no other order."""
+    p = phase2(make("conv"), engine=engine, meta_updates_statistics=updates)
+    x, x_m, y_m = data()
+    by_hand = copy.deepcopy(p.f)
+    seen = []
+    p.f[1].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].detach()))
+    p.step(x, x_m, y_m, seed=0)
+    norm = nn.BatchNorm2d(4).double()
+    for inputs in seen[: 2 if updates else 1]:
+        norm(inputs)
+    torch.testing.assert_close(p.f[1].running_mean, norm.running_mean)
+    torch.testing.assert_close(p.f[1].running_var, norm.running_var)
+    assert p.f[1].num_batches_tracked == by_hand[1].num_batches_tracked + (2 if updates else 1)
+    assert p.f[1].track_running_stats
+
+
+def test_the_extractor_never_changes() -> None:
+    p = phase2(make("conv"))
+    before = {k: t.clone() for k, t in p.g.state_dict().items()}
+    p.g.train()
+    for seed in range(4):
+        p.step(*data(seed), seed=seed)
+    assert all(torch.equal(before[k], t) for k, t in p.g.state_dict().items())
+    assert not any(module.training for module in p.g.net.modules())
+    assert any(not torch.equal(before[f"net.{k}"], t) for k, t in p.f.state_dict().items())
+
+
+def test_passes_leave_the_modules_and_the_global_generator_as_they_were() -> None:
+    net = make("dropout").train()
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    a, b = (forward(net, data()[0], trainable(net), seed=1, update_statistics=False) for _ in range(2))
+    other = forward(net, data()[0], trainable(net), seed=2, update_statistics=False)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, other)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_statistics_come_back_after_an_error() -> None:
+    net = make("conv").train()
+    with pytest.raises(RuntimeError):
+        forward(net, torch.zeros(2, 7, 8, 8), trainable(net), seed=0, update_statistics=False)
+    assert net[1].track_running_stats
+
+
+def test_label_net_starts_within_its_bounds_from_the_generator_alone() -> None:
+    nets = [LabelNet(25, 4, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(nets[0].weight, nets[1].weight)
+    assert not torch.equal(nets[0].weight, nets[2].weight)
+    for weights in (nets[0].weight, nets[0].bias):
+        assert weights.abs().max() <= 1 / 5
+    assert nets[0].weight.abs().max() > 0.19
+    v = torch.randn(7, 25)
+    torch.testing.assert_close(nets[0](v), (v @ nets[0].weight.T + nets[0].bias).softmax(1).log())

@@ -1,0 +1,101 @@
+"""Batches: full, shuffled, repeatable from any step, each with a clean batch of the right size."""
+
+import pytest
+import torch
+
+from metalabelnet.data.batches import Batches, to_input
+from metalabelnet.data.rows import Rows, make_rows
+
+
+def rows(count: int, unlabeled: int = 0) -> Rows:
+    x = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(count, 1, 4, 4)
+    labels = torch.arange(count) % 2
+    given = torch.where(torch.arange(count) < unlabeled, -1, labels)
+    return make_rows(x, given, true=labels, classes=("a", "b"), what="rows")
+
+
+def batches(train: Rows, clean: Rows, size: int = 8, **changes: object) -> Batches:
+    fields = {"augment": "none", "augment_clean": False, "dtype": torch.float32, "seed": 0}
+    return Batches(train=train, clean=clean, size=size, **{**fields, **changes})
+
+
+def test_every_batch_is_full_and_no_row_comes_twice() -> None:
+    made = batches(rows(30), rows(20))
+    indices = torch.cat([b.index for b in made.epoch(0, labeled_only=False)])
+    assert made.steps(labeled_only=False) == 3
+    assert len(indices) == 24
+    assert len(indices.unique()) == 24
+    assert all(len(b.x) == len(b.given) == 8 for b in made.epoch(0, labeled_only=False))
+
+
+def test_left_over_rows_get_their_turn() -> None:
+    made = batches(rows(30), rows(20))
+    seen = torch.cat([b.index for epoch in range(6) for b in made.epoch(epoch, labeled_only=False)])
+    assert len(seen.unique()) == 30
+
+
+def test_samples_labels_and_indices_belong_together() -> None:
+    for b in batches(rows(30), rows(20)).epoch(3, labeled_only=False):
+        torch.testing.assert_close(b.x[:, 0, 0, 0], b.index / 127.5 - 1)
+        assert torch.equal(b.given, b.index % 2)
+        assert torch.equal(((b.clean_x[:, 0, 0, 0] + 1) * 127.5).round().long() % 2, b.clean_y)
+
+
+def test_the_clean_batch_is_as_large_as_the_training_batch() -> None:
+    assert all(len(b.clean_x) == 8 for b in batches(rows(30), rows(20)).epoch(0, labeled_only=False))
+
+
+def test_the_whole_clean_set_when_that_is_smaller() -> None:
+    for b in batches(rows(30), rows(5)).epoch(0, labeled_only=False):
+        assert sorted(((b.clean_x[:, 0, 0, 0] + 1) * 127.5).round().int().tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_clean_rows_are_gone_through_in_rounds() -> None:
+    made = [b.clean_x[:, 0, 0, 0] for b in batches(rows(64), rows(16)).epoch(0, labeled_only=False)]
+    assert len(torch.cat(made[:2]).unique()) == 16
+    assert len(torch.cat(made[2:4]).unique()) == 16
+    assert not torch.equal(made[0], made[2])
+
+
+def test_few_rows_make_one_batch() -> None:
+    made = batches(rows(5), rows(5))
+    assert made.steps(labeled_only=False) == 1
+    assert [len(b.x) for b in made.epoch(0, labeled_only=False)] == [5]
+
+
+def test_unlabeled_rows_come_only_when_asked_for() -> None:
+    made = batches(rows(40, unlabeled=20), rows(20))
+    assert made.steps(labeled_only=True) == 2
+    assert all((b.given >= 0).all() for b in made.epoch(0, labeled_only=True))
+    assert any((b.given < 0).any() for b in made.epoch(0, labeled_only=False))
+
+
+@pytest.mark.parametrize("start", [1, 4])
+def test_an_epoch_can_be_entered_at_any_step(start: int) -> None:
+    made = batches(rows(64), rows(20), augment="flip-crop", augment_clean=True)
+    whole = list(made.epoch(2, labeled_only=False))[start:]
+    for a, b in zip(whole, made.epoch(2, labeled_only=False, start=start), strict=True):
+        assert all(torch.equal(getattr(a, k), getattr(b, k)) for k in ("x", "given", "index", "clean_x", "clean_y"))
+        assert a.seed == b.seed
+
+
+def test_epochs_and_seeds_differ() -> None:
+    first = next(batches(rows(64), rows(20)).epoch(0, labeled_only=False))
+    later = next(batches(rows(64), rows(20)).epoch(1, labeled_only=False))
+    other = next(batches(rows(64), rows(20), seed=1).epoch(0, labeled_only=False))
+    assert not torch.equal(first.index, later.index)
+    assert not torch.equal(first.index, other.index)
+    assert len({first.seed, later.seed, other.seed}) == 3
+
+
+def test_clean_images_are_augmented_only_when_asked_for() -> None:
+    plain = next(batches(rows(64), rows(8), augment="crop").epoch(0, labeled_only=False)).clean_x
+    moved = next(batches(rows(64), rows(8), augment="crop", augment_clean=True).epoch(0, labeled_only=False)).clean_x
+    assert (plain[:, :, :1, :1] == plain).all()
+    assert not (moved[:, :, :1, :1] == moved).all()
+
+
+def test_scaling_is_from_minus_one_to_one_and_leaves_tables_alone() -> None:
+    assert to_input(torch.tensor([0, 255], dtype=torch.uint8), torch.float32).tolist() == [-1.0, 1.0]
+    table = torch.tensor([[1.5, -300.0]])
+    assert torch.equal(to_input(table, torch.float32), table)
