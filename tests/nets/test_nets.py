@@ -8,7 +8,6 @@ from metalabelnet.errors import InputError
 from metalabelnet.nets import NETS, auto, build
 from metalabelnet.nets.head import Extractor, find_head
 
-
 SHAPES = [
     ("cnn8", (3, 32, 32)),
     ("cnn8", (3, 40, 24)),
