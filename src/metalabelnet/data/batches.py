@@ -67,9 +67,13 @@ class Batches:
         rows = self.train.given != UNLABELED if labeled_only else torch.ones_like(self.train.given, dtype=torch.bool)
         rows = rows.nonzero()[:, 0]
         order = rows[self._shuffled(len(rows), "train", epoch)]
+        in_a_round = max(1, len(self.clean) // self.size)
         for step in range(start, self.steps(labeled_only=labeled_only)):
+            rounds, place = divmod(step, in_a_round)
+            if place == 0 or step == start:
+                clean_order = self._shuffled(len(self.clean), "clean", epoch, rounds)
             index = order[step * self.size : (step + 1) * self.size]
-            clean = self._clean_rows(epoch, step)
+            clean = clean_order[place * self.size : (place + 1) * self.size]
             yield Batch(
                 x=self._inputs(self.train, index, self.augment, epoch, step),
                 given=self.train.given[index],
@@ -78,12 +82,6 @@ class Batches:
                 clean_y=self.clean.true[clean],
                 seed=stream_seed(self.seed, "step", epoch, step),
             )
-
-    def _clean_rows(self, epoch: int, step: int) -> Tensor:
-        in_a_round = max(1, len(self.clean) // self.size)
-        order = self._shuffled(len(self.clean), "clean", epoch, step // in_a_round)
-        first = step % in_a_round * self.size
-        return order[first : first + self.size]
 
     def _inputs(self, rows: Rows, positions: Tensor, augment: str, epoch: int, step: int) -> Tensor:
         name = "train" if rows is self.train else "clean"

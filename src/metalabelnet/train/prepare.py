@@ -51,7 +51,7 @@ def device_of(run: Run) -> torch.device:
     name = ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
     return device
@@ -68,7 +68,8 @@ def prepare(run: Run, progress: Progress | None = None) -> Problem:
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     if not (train.given != UNLABELED).any():
         raise InputError(f"{run.data}: no training row has a label; warm-up needs some")
-    meta = split.meta.with_given(_given_to_clean(run, data, split.meta))
+    device = device_of(run)
+    meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
     clean, select = meta, meta
     if run.protocol == "default":
         clean, select = hold_out(meta, generator(run.seed, "hold out"))
@@ -77,11 +78,10 @@ def prepare(run: Run, progress: Progress | None = None) -> Problem:
                 f"with {len(meta)} clean samples none can be held out to select the epoch: give two for a "
                 "class at least, or use --protocol paper"
             )
-    device = device_of(run)
     return Problem(
         train=train.to(device),
-        clean=clean.to(device),
-        select=select.to(device),
+        clean=clean,
+        select=select,
         test=split.test.to(device),
         noise_rate=rate,
     )
