@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.labelnet import LabelNet
 from metalabelnet.core.metagrad import ENGINES
+from metalabelnet.core.optimizers import SGD, Adam
 from metalabelnet.core.passes import forward, trainable
 from metalabelnet.nets.head import Extractor, find_head
 
@@ -30,8 +31,8 @@ def phase2(net: nn.Module, **settings: object) -> Phase2:
         net,
         g,
         m,
-        sgd=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4),
-        adam=torch.optim.Adam(m.parameters(), lr=1e-2, weight_decay=1e-4),
+        sgd=SGD(net.parameters(), rate=0.1, momentum=0.9, weight_decay=1e-4),
+        adam=Adam(m.parameters(), rate=1e-2, weight_decay=1e-4),
         settings=Phase2Settings(**settings),
     )
 

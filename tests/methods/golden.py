@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import torch
-from small import Walk, small_problem, small_run
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from metalabelnet.methods import METHODS
+from small import Walk, small_problem, small_run
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

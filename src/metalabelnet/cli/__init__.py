@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -33,10 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Diverged as error:
         return _say(str(error), 1)
     except Stopped:
-        again = " ".join(sys.argv[1:] if arguments is None else arguments)
-        resume = "" if "--resume" in again.split() else " --resume"
-        return _say(f"stopped, nothing lost; go on with: metalabelnet {again}{resume}", 130)
+        return _say(f"stopped, nothing lost; go on with: {_again(arguments)}", 130)
+    except KeyboardInterrupt:  # a second Ctrl-C, or a command that has nothing to save
+        go_on = f"; go on from the last checkpoint with: {_again(arguments)}" if "resume" in args else ""
+        return _say(f"stopped at once{go_on}", 130)
     return 0
+
+
+def _again(arguments: Sequence[str] | None) -> str:
+    """The command that goes on, ready for the shell."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return shlex.join(["metalabelnet", *words, *([] if "--resume" in words else ["--resume"])])
 
 
 def _say(sentence: str, code: int) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
 from metalabelnet.train import Run, recipe
 
 if TYPE_CHECKING:
@@ -59,8 +60,18 @@ def add_run_arguments(parser: argparse.ArgumentParser, leave_out: tuple[str, ...
 def run_from(args: argparse.Namespace, **changes: Any) -> Run:
     """The run these arguments ask for."""
     given = {f.name: getattr(args, f.name, None) for f in dataclasses.fields(Run)}
-    given["settings"] = dict(_pair(text) for text in given["settings"] or ())
+    settings = dict(_pair(text) for text in given["settings"] or ())
+    # Of several methods each has settings of its own.
+    given["settings"] = settings_of(changes["method"], settings) if "methods" in args else settings
     return recipe(**{name: value for name, value in (given | changes).items() if value is not None})
+
+
+def settings_of(method: str, settings: dict[str, str]) -> dict[str, str]:
+    """The settings meant for this method, out of METHOD.NAME=VALUE."""
+    for name in settings:
+        if name.partition(".")[0] not in METHODS:
+            raise InputError(f"--set {name}={settings[name]}: write METHOD.NAME=VALUE, such as metalabelnet.beta=0.001")
+    return {name.partition(".")[2]: value for name, value in settings.items() if name.partition(".")[0] == method}
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import sys
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from metalabelnet.train import Run
+    from metalabelnet.train import Progress, Run
 
 
 def train(args: argparse.Namespace) -> None:
     """Train one method."""
     run = run_from(args)
+    if not (math.isfinite(args.checkpoint_seconds) and args.checkpoint_seconds >= 0):
+        raise InputError(f"checkpoint-seconds {args.checkpoint_seconds} is not a number that is 0 or more")
     files = RunFolder(args.out or Path("runs") / run_name(run))
     files.check(run, resume=args.resume)
     console = Console()
@@ -41,21 +44,30 @@ def train(args: argparse.Namespace) -> None:
     else:
         with interruptible() as stop, console.progress() as progress:
             problem = prepare(run, progress.download)
-            console.say(comparison.describe(run, problem))
+            about = [comparison.describe(run, problem)]
+
+            def tell(come: Progress) -> None:
+                if about:  # said when the first step has shown that network and samples go together
+                    console.say(about.pop())
+                progress.update(0, run.method, come)
+
             training.train(
                 run,
                 folder=files.path,
                 resume=args.resume,
                 problem=problem,
-                on_progress=lambda p: progress.update(0, run.method, p),
+                on_progress=tell,
                 stop=stop,
+                checkpoint_seconds=args.checkpoint_seconds,
             )
     comparison.show_summary(console, files)
 
 
 def compare(args: argparse.Namespace) -> None:
     """Train several methods and show them side by side."""
-    names = list(METHODS) if args.methods == "all" else [name for name in args.methods.split(",") if name]
+    names = list(METHODS) if args.methods == "all" else list(dict.fromkeys(filter(None, args.methods.split(","))))
+    if not names:
+        raise InputError(f"methods {args.methods!r} names none: give some of {', '.join(METHODS)}, or all")
     for name in names:
         if name not in METHODS:
             raise unknown("method", name, [*METHODS, "all"])
@@ -69,7 +81,7 @@ def compare(args: argparse.Namespace) -> None:
         for name in names
     ]
     on_cpu = device_of(first).type == "cpu"
-    workers = args.jobs or ((os.cpu_count() or 1) if on_cpu else 1)
+    workers = ((os.cpu_count() or 1) if on_cpu else 1) if args.jobs is None else args.jobs
     if workers < 1:
         raise InputError(f"jobs {workers} is too small: the least is 1")
     console = Console()
@@ -90,14 +102,14 @@ def labels(args: argparse.Namespace) -> None:
     if args.data is None:
         files = RunFolder(args.run)
         files.summary()  # refuses what is not a finished run
-        text = (files.path / "labels.csv").read_text()
+        text = (files.path / "labels.csv").read_text(encoding="utf-8")
     else:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
     if args.output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        args.output.write_text(text)
+        args.output.write_text(text, encoding="utf-8")
         print(f"{text.count(chr(10)) - 1} rows written to {args.output}")
 
 
@@ -145,7 +157,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        print("stopping after this step", file=sys.stderr)
+        os.write(2, b"stopping after this step\n")  # print is not safe here: the signal may come within another print
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

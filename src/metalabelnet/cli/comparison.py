@@ -36,6 +36,7 @@ def describe(run: Run, problem: Problem) -> str:
         f"{run.method} on {run.data}: {len(train)} samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
         + f"{noise}, {clean}, {len(problem.test)} to test; {net} on {train.x.device}"
+        + (", steps recorded and replayed" if run.records(train.x.device) else "")
     )
 
 
@@ -69,6 +70,8 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
         f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
     )
     console.table(columns, rows)
+    for method, settings in {job.run.method: job.run.settings for job in jobs if job.run.settings}.items():
+        console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
     (out / "table.txt").write_text(aligned(columns, rows) + "\n")
     curves = {job.folder: RunFolder(job.folder).metrics() for job in jobs}
     try:

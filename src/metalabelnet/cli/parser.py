@@ -23,6 +23,7 @@ TRAIN = """examples:
 COMPARE = """examples:
   metalabelnet compare digits --noise uniform:0.4 --seeds 3
   metalabelnet compare digits --methods cross-entropy,metalabelnet --noise feature:0.2 --jobs 2
+  metalabelnet compare digits --set mlnt.synthetic=2 --set metalabelnet.beta=0.001
 """
 LABELS = """examples:
   metalabelnet labels runs/mine -o labels.csv              the table of the training samples
@@ -61,9 +62,16 @@ def make_parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)"
     )
     train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+    train.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=10.0,
+        metavar="X",
+        help="how much work a crash may cost (default: 10)",
+    )
 
     compare = command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
-    add_run_arguments(compare, leave_out=("method", "settings"))
+    add_run_arguments(compare, leave_out=("method",))
     compare.add_argument("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
     compare.add_argument(
         "--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)"

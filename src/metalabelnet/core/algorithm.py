@@ -18,6 +18,9 @@ Which pass does what (f is in train mode, g in eval mode):
 
 The authors' code updates the running statistics in the pass over x_m too, and so does the default here;
 `meta_updates_statistics=False` leaves them to the training batches.
+
+The iteration takes soft labels from whatever makes them: a label net (`Phase2`), or a table with a row for each
+sample, where φ are the label logits of the batch.
 """
 
 from __future__ import annotations
@@ -36,10 +39,11 @@ from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
 from metalabelnet.core.passes import Theta, forward, trainable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    import torch
     from torch import Tensor, nn
+
+    from metalabelnet.core.optimizers import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,28 +63,31 @@ class Phase2Settings:
     )
 
 
-class Phase2:
-    """Phase 2 with its three steps, called once per batch."""
+@dataclass(frozen=True, kw_only=True)
+class SoftLabels:
+    """What makes the soft labels of one batch.
 
-    def __init__(
-        self,
-        f: nn.Module,
-        g: nn.Module,
-        m: nn.Module,
-        *,
-        sgd: torch.optim.Optimizer,
-        adam: torch.optim.Optimizer,
-        settings: Phase2Settings,
-    ) -> None:
-        self.f, self.g, self.m = f, g, m
-        self.sgd, self.adam = sgd, adam
-        self.settings = settings
+    phi        φ, the tensors that are learned
+    log_y_hat  gives log ŷ for φ as it is, with a graph to φ
+    descend    takes a step against a gradient by φ
+    """
+
+    phi: Sequence[Tensor]
+    log_y_hat: Callable[[], Tensor]
+    descend: Callable[[Iterable[Tensor]], None]
+
+
+class Iteration:
+    """The three steps on one batch: φ learns through a look-ahead of the classifier, and the classifier from ŷ."""
+
+    def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings) -> None:
+        self.f, self.sgd, self.settings = f, sgd, settings
         self.meta_gradient = MetaGradient(settings.engine)
 
-    def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
+    def __call__(self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
         """One iteration: updates φ, then θ. Gives the loss of step 3."""
-        f, g, m, s = self.f, self.g, self.m, self.settings
-        theta, phi = trainable(f), list(m.parameters())
+        f, s = self.f, self.settings
+        theta = trainable(f)
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
             return forward(f, x, weights, seed=seed, update_statistics=first)
@@ -96,30 +103,54 @@ class Phase2:
             return cross_entropy(logits, y_m).mean()
 
         # Iteration step 1: soft labels for the batch
-        v = g(x)
-        log_y_hat = m(v)
+        log_y_hat = labels.log_y_hat()
         f_x = f_x_at(theta, first=True)
 
         # Iteration step 2: θ̂ = θ − α ∇θ L_c(f_θ(x), ŷ), and φ goes against ∇φ L_meta(f_θ̂(x_m), y_m)
         by_phi = self.meta_gradient(
             theta=theta,
-            phi=phi,
+            phi=labels.phi,
             logits=f_x,
             logits_at=f_x_at,
             training_loss=lambda logits: l_c(logits, log_y_hat),
             meta_loss=l_meta,
             inner_step=s.inner_step,
         )
-        descend(self.adam, phi, by_phi)
+        labels.descend(by_phi)
 
         # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e)
-        log_y_hat = m(v).detach()
+        log_y_hat = labels.log_y_hat().detach()
         loss = l_c(f_x, log_y_hat) + s.entropy_weight * l_e(f_x)
         descend(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
 
-def descend(optimizer: torch.optim.Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:
+class Phase2(Iteration):
+    """Phase 2 of MetaLabelNet, called once per batch: ŷ = m_φ(g(x)), and φ goes by Adam."""
+
+    def __init__(
+        self,
+        f: nn.Module,
+        g: nn.Module,
+        m: nn.Module,
+        *,
+        sgd: Optimizer,
+        adam: Optimizer,
+        settings: Phase2Settings,
+    ) -> None:
+        super().__init__(f, sgd=sgd, settings=settings)
+        self.g, self.m, self.adam = g, m, adam
+
+    def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
+        """One iteration with the soft labels of the label net."""
+        v, phi = self.g(x), list(self.m.parameters())
+        labels = SoftLabels(
+            phi=phi, log_y_hat=lambda: self.m(v), descend=lambda by_phi: descend(self.adam, phi, by_phi)
+        )
+        return self(x, labels, x_m, y_m, seed=seed)
+
+
+def descend(optimizer: Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:
     """Let the optimizer take one step against these gradients."""
     for weight, gradient in zip(weights, by_weight, strict=True):
         weight.grad = gradient

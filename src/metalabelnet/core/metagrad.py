@@ -14,6 +14,9 @@ Three engines give the same answer:
                      on the clean data.
 `finite-difference`  ż from two more passes, at θ ± εg with ε = 0.01/‖g‖. Approximate.
 `double-backward`    differentiates through the look-ahead as written above. Slow; the oracle of the tests.
+
+Here φ makes the labels or weights of the training batch. Where θ itself is what is learned through the
+look-ahead, see `hvp`.
 """
 
 from __future__ import annotations
@@ -39,16 +42,16 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)  # in the order they are fallen b
 
 
 # Untyped in PyTorch.
-_make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
-_unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
+make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
+unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 
 
 class EngineWarning(UserWarning):
     """The engine asked for cannot differentiate this network, and another is used."""
 
 
-class MetaGradient:
-    """∂L_meta/∂φ by one of three engines.
+class EngineChoice:
+    """An engine, and what takes its place.
 
     An operator may lack the derivative an engine needs. `exact` then gives way to `double-backward`, and that
     to `finite-difference`, which needs nothing but first derivatives; this is said once, and lasts.
@@ -59,44 +62,8 @@ class MetaGradient:
             raise unknown("engine", engine, ENGINES)
         self.engine: Engine = engine
 
-    def __call__(
-        self,
-        *,
-        theta: Theta,
-        phi: Sequence[Tensor],
-        logits: Tensor,
-        logits_at: Callable[[Theta], Tensor],
-        training_loss: Callable[[Tensor], Tensor],
-        meta_loss: Callable[[Theta], Tensor],
-        inner_step: float,
-    ) -> tuple[Tensor, ...]:
-        """The gradient of the meta loss by each tensor of φ.
-
-        logits         z = f_θ(x), already computed, its graph kept for whoever needs it later
-        logits_at      θ' ↦ f_θ'(x): the same batch, the same dropout mask, no statistics updated
-        training_loss  z ↦ L(z, φ), a scalar with a graph to φ
-        meta_loss      θ̂ ↦ L_meta(θ̂), a scalar; called once
-        """
-        weights = list(theta.values())
-        loss = training_loss(logits)
-        twice = self.engine == "double-backward"
-        gradient = torch.autograd.grad(loss, weights, retain_graph=True, create_graph=twice, allow_unused=True)
-        theta_hat = _look_ahead(theta, gradient, inner_step)
-        g = gradients(meta_loss(theta_hat), theta_hat)
-
-        while True:
-            try:
-                if self.engine == "exact":
-                    return _mixed(training_loss, logits, _jvp(logits_at, theta, g), phi, inner_step)
-                if self.engine == "double-backward":
-                    if not twice:
-                        gradient = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-                    return _through(gradient, g, phi, inner_step)
-                return _mixed(training_loss, logits, _difference(logits_at, theta, g), phi, inner_step)
-            except (NotImplementedError, RuntimeError) as error:
-                self._fall_back(error)
-
-    def _fall_back(self, error: Exception) -> None:
+    def fall_back(self, error: Exception) -> None:
+        """Change to the next engine, if the error says that a derivative is missing and there is a next one."""
         asked, *rest = ENGINES[ENGINES.index(self.engine) :]
         if not rest or not any(sign in str(error) for sign in _NO_DERIVATIVE):
             raise error
@@ -110,7 +77,48 @@ class MetaGradient:
 _NO_DERIVATIVE = ("forward AD", "forward mode AD", "is not implemented", "once_differentiable")
 
 
-def _look_ahead(theta: Theta, gradient: Sequence[Tensor | None], step: float) -> Theta:
+class MetaGradient(EngineChoice):
+    """∂L_meta/∂φ by one of three engines."""
+
+    def __call__(
+        self,
+        *,
+        theta: Theta,
+        phi: Sequence[Tensor],
+        logits: Tensor,
+        logits_at: Callable[[Theta], Tensor],
+        training_loss: Callable[[Tensor], Tensor],
+        meta_loss: Callable[[Theta], Tensor],
+        inner_step: float | Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The gradient of the meta loss by each tensor of φ.
+
+        logits         z = f_θ(x), already computed, its graph kept for whoever needs it later
+        logits_at      θ' ↦ f_θ'(x): the same batch, the same dropout mask, no statistics updated
+        training_loss  z ↦ L(z, φ), a scalar with a graph to φ
+        meta_loss      θ̂ ↦ L_meta(θ̂), a scalar; called once
+        """
+        weights = list(theta.values())
+        loss = training_loss(logits)
+        twice = self.engine == "double-backward"
+        gradient = torch.autograd.grad(loss, weights, retain_graph=True, create_graph=twice, allow_unused=True)
+        theta_hat = look_ahead(theta, gradient, inner_step)
+        g = gradients(meta_loss(theta_hat), theta_hat)
+
+        while True:
+            try:
+                if self.engine == "exact":
+                    return _mixed(training_loss, logits, _jvp(logits_at, theta, g), phi, inner_step)
+                if self.engine == "double-backward":
+                    if not twice:
+                        gradient = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+                    return through(gradient, {name: -inner_step * d for name, d in g.items()}, phi)
+                return _mixed(training_loss, logits, _difference(logits_at, theta, g), phi, inner_step)
+            except (NotImplementedError, RuntimeError) as error:
+                self.fall_back(error)
+
+
+def look_ahead(theta: Theta, gradient: Sequence[Tensor | None], step: float | Tensor) -> Theta:
     """θ̂ = θ − α ∇θ L, as new leaves. A weight the loss does not see stays where it is."""
     with torch.no_grad():
         moved = {
@@ -134,42 +142,55 @@ def _mixed(
     logits: Tensor,
     tangent: Tensor,
     phi: Sequence[Tensor],
-    step: float,
+    step: float | Tensor,
 ) -> tuple[Tensor, ...]:
     """−α ∂/∂φ ⟨∂L/∂z, ż⟩, with z and ż constant."""
     z = logits.detach().requires_grad_()
     (by_logits,) = torch.autograd.grad(training_loss(z), z, create_graph=True)
-    return torch.autograd.grad((by_logits * tangent).sum(), phi, grad_outputs=tangent.new_tensor(-step))
+    return torch.autograd.grad(-step * (by_logits * tangent).sum(), phi)
 
 
 def _jvp(logits_at: Callable[[Theta], Tensor], theta: Theta, g: Theta) -> Tensor:
     """ż = J_θ z · g by forward mode. Needs no backward graph, and keeps none."""
     with torch.no_grad(), forward_ad.dual_level():
-        dual = {name: _make_dual(weight.detach(), g[name]) for name, weight in theta.items()}
-        tangent: Tensor | None = _unpack_dual(logits_at(dual)).tangent
+        dual = {name: make_dual(weight.detach(), g[name]) for name, weight in theta.items()}
+        tangent: Tensor | None = unpack_dual(logits_at(dual)).tangent
     if tangent is None:
         raise NotImplementedError("the logits carry no tangent: an operator in between has no forward AD")
     return tangent
 
 
 def _difference(logits_at: Callable[[Theta], Tensor], theta: Theta, g: Theta) -> Tensor:
-    """ż ≈ (z(θ + εg) − z(θ − εg)) / 2ε. The step moves θ by 0.01 in all, however long g is."""
+    """ż ≈ (z(θ + εg) − z(θ − εg)) / 2ε."""
     with torch.no_grad():
-        norm = torch.stack([d.square().sum() for d in g.values()]).sum().sqrt()
-        epsilon = 0.01 / norm.clamp_min(torch.finfo(norm.dtype).tiny)
-        ahead = logits_at({name: weight + epsilon * g[name] for name, weight in theta.items()})
-        behind = logits_at({name: weight - epsilon * g[name] for name, weight in theta.items()})
+        epsilon = step_along(g)
+        ahead, behind = (logits_at(shifted(theta, g, by)) for by in (epsilon, -epsilon))
         return (ahead - behind) / (2 * epsilon)
 
 
-def _through(gradient: Sequence[Tensor | None], g: Theta, phi: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
-    """∂θ̂/∂φ applied to g, by the graph of ∇θ L."""
-    pairs = zip(gradient, g.values(), strict=True)
-    reached = [(d, -step * along) for d, along in pairs if d is not None and d.requires_grad]
+def step_along(g: Theta) -> Tensor:
+    """ε = 0.01/‖g‖: a finite difference moves θ by 0.01 in all, however long g is."""
+    norm = torch.stack([d.square().sum() for d in g.values()]).sum().sqrt()
+    return 0.01 / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+
+
+def shifted(theta: Theta, g: Theta, by: Tensor) -> Theta:
+    """θ + εg."""
+    return {name: weight + by * g[name] for name, weight in theta.items()}
+
+
+def through(
+    gradient: Sequence[Tensor | None], along: Theta, phi: Sequence[Tensor], *, zero_where_unseen: bool = False
+) -> tuple[Tensor, ...]:
+    """∂/∂φ ⟨along, ∇θ L⟩ by the graph of ∇θ L."""
+    pairs = zip(gradient, along.values(), strict=True)
+    reached = [(d, cotangent) for d, cotangent in pairs if d is not None and d.requires_grad]
     outputs, cotangents = zip(*reached, strict=True)
     if any(node.name().endswith("::Error") for node in _graph(outputs)):
         raise NotImplementedError("a function in it is marked once_differentiable")
-    return torch.autograd.grad(outputs, phi, grad_outputs=cotangents, retain_graph=True)
+    return torch.autograd.grad(
+        outputs, phi, grad_outputs=cotangents, retain_graph=True, materialize_grads=zero_where_unseen
+    )
 
 
 def _graph(outputs: Iterable[Tensor]) -> set[Node]:

@@ -8,14 +8,17 @@ the batch while the module is in train mode.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +33,49 @@ def trainable(net: nn.Module) -> Theta:
 
 def forward(net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statistics: bool) -> Tensor:
     """The logits f_θ(x). Two passes with one seed use one dropout mask."""
-    with _seeded(seed, x.device), _statistics(net, update=update_statistics), sdpa_kernel(SDPBackend.MATH):
+    with _seeded(seed, x.device), _statistics(net, update=update_statistics), sdpa_kernel(SDPBackend.MATH), precision():
         logits: Tensor = functional_call(net, theta, (x,))
-    return logits
+    return logits.to(x.dtype)
+
+
+@contextmanager
+def low_precision(*, on: bool) -> Iterator[None]:
+    """Let all passes within compute their matrix products in bfloat16. Weights and logits stay what they are."""
+    before = _low.set(on)
+    try:
+        yield
+    finally:
+        _low.reset(before)
+
+
+def precision() -> AbstractContextManager[Any]:
+    """The precision of a pass, as `low_precision` has set it."""
+    return _BFloat16() if _low.get() else nullcontext()
+
+
+_low: ContextVar[bool] = ContextVar("low", default=False)
+_PRODUCTS = {functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, torch.matmul, torch.bmm}
+_NORMS = {functional.batch_norm, functional.layer_norm, functional.group_norm, functional.instance_norm}
+
+
+class _BFloat16(TorchFunctionMode):
+    """Casts at the functions a network calls: products in bfloat16, normalisation in single precision.
+
+    `torch.autocast` casts below autograd, where the tangents of forward mode do not follow: BatchNorm then gives
+    bfloat16 values with single-precision tangents, which the next convolution refuses.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PRODUCTS:
+            args = tuple(_cast(arg, torch.bfloat16) for arg in args)
+            return func(*args, **{name: _cast(arg, torch.bfloat16) for name, arg in (kwargs or {}).items()})
+        if func in _NORMS:
+            return func(_cast(args[0], torch.float32), *args[1:], **(kwargs or {})).to(torch.bfloat16)
+        return func(*args, **(kwargs or {}))
+
+
+def _cast(arg: Any, dtype: torch.dtype) -> Any:
+    return arg.to(dtype) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
 
 @contextmanager

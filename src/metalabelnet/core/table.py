@@ -31,5 +31,5 @@ class SoftLabelTable:
         return {"logits": self.logits}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
-        self.logits = state_dict["logits"]
+        """Take a state over, as a copy: labels are changed in place."""
+        self.logits = state_dict["logits"].clone()

@@ -38,7 +38,7 @@ _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib
 
 
 def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None = None) -> DataSet:
-    """The data set in the file; `name` and `classes` replace the file's own.
+    """The data set in the file; `name` replaces the file's own, `classes` are its classes where it names none.
 
     Where the classes are given, y_train may be missing: all rows are then unlabeled.
 
@@ -48,7 +48,8 @@ def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None
     arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
     samples = {key: _samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
     labels = {key: _labels(a, f"{path}: {key}") for key, a in arrays.items() if key[:2] in ("y_", "tr")}
-    names = classes or _classes(arrays.get("classes"), labels, path)
+    own = arrays.get("classes")
+    names = classes if classes is not None and own is None else _classes(own, labels, path)
 
     shapes = {key: tuple(part.shape[1:]) for key, part in samples.items()}
     for key, shape in shapes.items():

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from metalabelnet.methods.bootstrap import Bootstrap
+from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.methods.fine_tune import FineTune
+from metalabelnet.methods.forward import Forward
+from metalabelnet.methods.gce import GCE
+from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.meta_only import MetaOnly
+from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.method import Method, Schedule, Task
+from metalabelnet.methods.mlnt import MLNT
+from metalabelnet.methods.mslg import MSLG
+from metalabelnet.methods.pencil import Pencil
+from metalabelnet.methods.sce import SCE
 
 __all__ = ["METHODS", "Method", "Schedule", "Task"]
 
@@ -15,4 +25,14 @@ METHODS: dict[str, type[Method]] = {
     "meta-only": MetaOnly,
     "fine-tune": FineTune,
     "metalabelnet": MetaLabelNet,
+    "sce": SCE,
+    "gce": GCE,
+    "bootstrap": Bootstrap,
+    "forward": Forward,
+    "co-teaching": CoTeaching,
+    "joint-optimization": JointOptimization,
+    "pencil": Pencil,
+    "mslg": MSLG,
+    "meta-weight-net": MetaWeightNet,
+    "mlnt": MLNT,
 }

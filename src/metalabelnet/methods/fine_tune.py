@@ -17,6 +17,7 @@ class FineTune(Method):
 
     summary = "warm-up on the given labels, then training on the clean samples"
     reference = "–"
+    recordable = True
     learns_from_clean = True
     has_warmup = True
 
@@ -24,6 +25,10 @@ class FineTune(Method):
         """Change from the given labels to the clean ones at the end of warm-up."""
         super().begin_epoch(epoch)
         self.on_clean = epoch >= self.task.schedule.warmup
+
+    def phase(self) -> str:
+        """Which labels are learned from."""
+        return "clean" if self.on_clean else "given"
 
     def step(self, batch: Batch) -> Tensor:
         """A conventional step on the labels of the phase."""

@@ -17,6 +17,7 @@ class MetaOnly(Method):
 
     summary = "training on the clean samples alone"
     reference = "–"
+    recordable = True
     learns_from_clean = True
 
     def step(self, batch: Batch) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.core.optimizers import Adam
 from metalabelnet.data.batches import to_input
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
@@ -34,6 +35,7 @@ class MetaLabelNet(Method):
 
     summary = "soft labels generated so that training on them lowers the loss on the clean samples"
     reference = "Algan and Ulusoy 2021"
+    recordable = True
     Settings: ClassVar[type] = MetaLabelNetSettings
     unlabeled = "used"
     has_warmup = True
@@ -60,8 +62,12 @@ class MetaLabelNet(Method):
         g = Extractor(self.net, self.head)
         m = LabelNet(g.width, len(self.task.train.classes), generator(self.task.seed, "label net"))
         m.to(self.task.train.x.device, self.task.dtype)
-        adam = torch.optim.Adam(m.parameters(), lr=self.settings.beta, weight_decay=self.settings.label_net_decay)
+        adam = Adam(m.parameters(), rate=self.settings.beta, weight_decay=self.settings.label_net_decay)
         self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=self.settings)
+
+    def phase(self) -> str:
+        """Warm-up, or phase 2."""
+        return "warm-up" if self.phase2 is None else "phase 2"
 
     def step(self, batch: Batch) -> Tensor:
         """Warm-up on the given labels, or one iteration of Algorithm 1 that does not see them."""

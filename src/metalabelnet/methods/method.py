@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import gradients
+from metalabelnet.core.optimizers import SGD
 from metalabelnet.core.passes import forward, trainable
 from metalabelnet.data.batches import to_input
 
@@ -89,6 +90,7 @@ class Method(ABC):
     unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
     learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
+    recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 
     def __init__(self, task: Task, settings: Any) -> None:
@@ -99,10 +101,10 @@ class Method(ABC):
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
 
-    def make_sgd(self, net: nn.Module) -> torch.optim.SGD:
+    def make_sgd(self, net: nn.Module) -> SGD:
         """The schedule's optimizer for a classifier."""
         s = self.task.schedule
-        return torch.optim.SGD(trainable(net).values(), lr=s.rate, momentum=s.momentum, weight_decay=s.weight_decay)
+        return SGD(trainable(net).values(), rate=s.rate, momentum=s.momentum, weight_decay=s.weight_decay)
 
     def rate_at(self, epoch: int) -> float:
         """The classifier's learning rate in this epoch."""
@@ -120,9 +122,12 @@ class Method(ABC):
         for part in self.parts().values():
             if isinstance(part, nn.Module):
                 part.train()
-            elif isinstance(part, torch.optim.SGD):
-                for group in part.param_groups:
-                    group["lr"] = self.rate_at(epoch)
+            elif isinstance(part, SGD):
+                part.set_rate(self.rate_at(epoch))
+
+    def phase(self) -> str:
+        """Which of its kinds of step the method takes now: what is recorded in one phase is not replayed in another."""
+        return "only"
 
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.core.passes import precision
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -80,5 +81,6 @@ class Extractor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The features of x."""
         self._features.clear()
-        self.net(x)
-        return self._features.pop()
+        with precision():
+            self.net(x)
+        return self._features.pop().to(x.dtype)

@@ -77,10 +77,13 @@ class RunFolder:
             about = {"run": dataclasses.asdict(run), **facts, "versions": versions(), "commit": commit()}
             self.write_json("run.json", about)
 
-    def run(self) -> Run:
-        """The settings this folder was started with."""
+    def run(self, **changes: Any) -> Run:
+        """The settings this folder was started with, with fields changed as given."""
         fields = self.about()["run"]
-        return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"])})
+        try:
+            return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"]), **changes})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.path / 'run.json'} was written by another version: {error}") from error
 
     def about(self) -> dict[str, Any]:
         """What run.json says."""
@@ -91,11 +94,14 @@ class RunFolder:
             about: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
             raise InputError(f"{file} cannot be read: {error}") from error
+        if not isinstance(about, dict) or not {"run", "classes", "shape", "own_net"} <= about.keys():
+            raise InputError(f"{file} is not what a run of this program writes")
         return about
 
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""
         if not self.finished:
+            self.about()  # refuses what is no run at all
             raise InputError(f"{self.path} has no summary.json: the run is not finished; go on with it by --resume")
         summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         return summary

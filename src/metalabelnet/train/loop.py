@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from metalabelnet import nets
 from metalabelnet.data.batches import Batches
+from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
+from metalabelnet.train.engine import Engine, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
@@ -80,6 +82,10 @@ def train(
     files = None if folder is None else RunFolder(Path(folder))
     if files is not None:
         files.check(run, resume=resume)
+        if files.finished:
+            raise InputError(
+                f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
+            )
     loop = Loop(run, prepare(run) if problem is None else problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
@@ -90,14 +96,16 @@ def train(
 
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
     """The method of a run, with its first network made."""
-    device, dtype = problem.train.x.device, getattr(torch, run.dtype)
+    device, dtype = problem.train.x.device, run.torch_dtype
     name = nets.auto(problem.shape) if run.net == "auto" else run.net
 
     def make_net(k: int) -> nn.Module:
-        if net is not None and k == 0:
-            return net.to(device, dtype)
         seed = stream_seed(run.seed, "net", k)
-        return nets.build(name, problem.shape, len(problem.train.classes), seed=seed).to(device, dtype)
+        own = net is not None and k == 0
+        made = net if own else nets.build(name, problem.shape, len(problem.train.classes), seed=seed)
+        # Tensor cores read images with the channels last; anything else is reordered again and again.
+        layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
+        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[union-attr,call-overload,no-any-return]
 
     task = Task(
         make_net=make_net,
@@ -117,13 +125,15 @@ class Loop:
     def __init__(self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None) -> None:
         self.run, self.problem, self.files = run, problem, files
         self.method = build(run, problem, net)
+        device = problem.train.x.device
+        self.engine = Engine(self.method, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.batches = Batches(
             train=problem.train,
             clean=problem.clean,
             size=run.batch_size,
             augment=run.augment,
             augment_clean=self.method.learns_from_clean,
-            dtype=getattr(torch, run.dtype),
+            dtype=run.torch_dtype,
             seed=run.seed,
         )
         self.epoch, self.step = 0, 0
@@ -141,6 +151,15 @@ class Loop:
         checkpoint_seconds: float,
     ) -> Result:
         """Train the epochs that are left, then evaluate the selected one."""
+        with tensor_cores():
+            return self._run(on_progress, stop, checkpoint_seconds)
+
+    def _run(
+        self,
+        on_progress: Callable[[Progress], None] | None,
+        stop: Callable[[], bool] | None,
+        checkpoint_seconds: float,
+    ) -> Result:
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         method, epochs = self.method, self.method.epochs
         while self.epoch < epochs:
@@ -150,7 +169,7 @@ class Loop:
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
             for batch in self.batches.epoch(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses[self.step] = method.step(batch)
+                self.losses[self.step] = self.engine.step(batch)
                 self.step += 1
                 self.seconds = time.monotonic() - began
                 stopping = stop is not None and stop()

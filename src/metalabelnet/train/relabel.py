@@ -31,7 +31,8 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
 
 def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     """The label table of these rows."""
-    run, about = files.run(), files.about()
+    # Noise and device were matters of training: their files and cards need not be here.
+    run, about = files.run(noise="none", noise_probs=None, device="auto"), files.about()
     if about["own_net"] is not None:
         raise InputError(
             f"{files.path} was trained with a network of its own ({about['own_net']}), which cannot be rebuilt by "
@@ -47,7 +48,8 @@ def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     try:
         method.load_model(files.model(device))
     except (RuntimeError, KeyError) as error:
-        raise InputError(f"{files.path / 'model.safetensors'} is not the model of this run: {error}") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"{files.path / 'model.safetensors'} is not the model of this run: {reason}") from error
     return LabelTable(rows=rows, probabilities=logits_of(method, rows.x).softmax(1), soft_labels=method.soft_labels())
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping  # noqa: TC003  (read by get_type_hints)
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
+import torch
+
 from metalabelnet.data import DATASETS
 from metalabelnet.data.augment import AUGMENTS
 from metalabelnet.data.splits import SPLITS
@@ -21,6 +23,8 @@ from metalabelnet.noise import Noise
 
 PROTOCOLS = ("default", "paper")
 PRESETS = ("paper", "own")
+DTYPES = ("float32", "float64", "bf16")
+ENGINES = ("auto", "eager", "recorded")
 
 
 def _field(default: Any, text: str) -> Any:
@@ -57,10 +61,24 @@ class Run:
     augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
     seed: int = _field(0, "seed of everything random")
     device: str = _field("auto", "auto, cpu, cuda, …")
-    dtype: str = _field("float32", "float32 or float64")
+    dtype: str = _field("float32", "float32, float64, or bf16 (products in bfloat16, weights in float32)")
+    engine: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
 
     def __post_init__(self) -> None:
         _check(self)
+        typed = make_settings(self.method, self.settings)  # "1e-3" and 0.001 are one setting
+        object.__setattr__(self, "settings", {name: getattr(typed, name) for name in self.settings})
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of weights and samples."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def records(self, device: torch.device) -> bool:
+        """Whether the steps of this run are recorded and replayed on that device."""
+        if self.engine == "auto":
+            return device.type == "cuda" and METHODS[self.method].recordable
+        return self.engine == "recorded"
 
     @property
     def schedule(self) -> Schedule:
@@ -107,10 +125,14 @@ def _typed(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     if name not in types:
         raise unknown(f"setting of {method}", name, types or ["no setting"])
     kind, text = types[name], str(value)
-    choices = get_args(kind)
+    choices, words = get_args(kind), ()
+    if choices and choices[0] is float:  # a number, or a word that stands for one: float | Literal["auto"]
+        kind, words, choices = float, get_args(choices[1]), ()
     if choices:
         if text not in choices:
             raise unknown(f"value for {name}", text, choices)
+        return text
+    if kind is str or text in words:
         return text
     if kind is bool:
         if text.lower() not in ("true", "false"):
@@ -119,7 +141,7 @@ def _typed(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     try:
         number = kind(text)
     except ValueError:
-        raise InputError(f"{name}={text}: give a number") from None
+        raise InputError(f"{name}={text}: give {' or '.join(['a number', *words])}") from None
     if not math.isfinite(number) or number < 0:
         raise InputError(f"{name}={text}: give a number that is 0 or more")
     return number
@@ -136,12 +158,18 @@ def _check(run: Run) -> None:
         ("preset", run.preset, PRESETS),
         ("network", run.net, ("auto", *NETS)),
         ("augmentation", run.augment, AUGMENTS),
-        ("dtype", run.dtype, ("float32", "float64")),
+        ("dtype", run.dtype, DTYPES),
+        ("engine", run.engine, ENGINES),
     ):
         if name not in known:
             raise unknown(what, name, known)
     Noise.parse(run.noise)
-    make_settings(run.method, run.settings)
+    if run.engine == "recorded" and not METHODS[run.method].recordable:
+        raise InputError(f"the steps of {run.method} cannot be recorded: use --engine eager, or auto")
+    _check_numbers(run)
+
+
+def _check_numbers(run: Run) -> None:
     for name, least in (
         ("epochs", 1),
         ("warmup", 0),
@@ -152,6 +180,8 @@ def _check(run: Run) -> None:
     ):
         if getattr(run, name) < least:
             raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is too small: the least is {least}")
+    if any(drop < 0 for drop in run.rate_drops):
+        raise InputError(f"rate-drops {','.join(map(str, run.rate_drops))}: epochs count from 0")
     if METHODS[run.method].has_warmup and run.warmup >= run.epochs:
         raise InputError(
             f"warmup {run.warmup} leaves nothing of {run.epochs} epochs for {run.method}: give at most {run.epochs - 1}"

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
-import signal
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from metalabelnet.errors import InputError
+from metalabelnet.train import worker
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Stopped, train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from metalabelnet.train.settings import Run
-
-Told = tuple[int, Progress | None]  # the number of the run, and how far it is (None: it has ended)
+    from metalabelnet.train.worker import Told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,34 +53,37 @@ def train_all(
 
     Every folder is checked before the first run starts. A finished folder is not run again when resuming.
     A run that diverges is reported in its outcome and does not keep the others from going on.
-    Several workers are processes with one thread each: on small networks that is faster than one
-    process with many threads, and what comes out does not depend on how many there are.
+    Every run has one thread: on small networks several processes with one thread each are faster than one with
+    many, and sums in the order of one thread do not depend on how many workers there are.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
-    tell = on_progress or (lambda _number, _progress: None)
+    tell, asked = on_progress or (lambda _number, _progress: None), stop or (lambda: False)
     if workers == 1 or len(jobs) == 1:
-        return [_work(n, job, resume=resume, tell=tell, stop=stop or (lambda: False)) for n, job in enumerate(jobs)]
+        with _one_thread():
+            return [_work(n, job, resume=resume, tell=tell, stop=asked) for n, job in enumerate(jobs)]
 
     context = multiprocessing.get_context("spawn")
     told: multiprocessing.Queue[Told] = context.Queue()
     stopping = context.Event()
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(told, stopping)) as pool:
-        futures = [pool.submit(_work_beside, n, job, resume=resume) for n, job in enumerate(jobs)]
+    with ProcessPoolExecutor(workers, context, initializer=worker.start, initargs=(told, stopping)) as pool:
+        with worker.signals_wait():
+            futures = [pool.submit(_work_beside, n, job, resume=resume) for n, job in enumerate(jobs)]
         while not all(future.done() for future in futures):
             _pass_on(told, tell)
-            if stop is not None and stop() and not stopping.is_set():
+            if asked():
                 stopping.set()
-                for future in futures:
-                    future.cancel()
         _pass_on(told, tell)
-    return [_outcome(future) for future in futures]
+    return [_outcome(future, stopped=asked()) for future in futures]
 
 
-def _outcome(future: Future[Outcome]) -> Outcome:
-    if future.cancelled():
-        raise Stopped
-    return future.result()
+def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        if stopped:  # whoever kills politely kills the idle workers too
+            raise Stopped from None
+        return Outcome(failure="a process was killed, perhaps for want of memory: go on with --resume and fewer --jobs")
 
 
 def _work(
@@ -92,10 +96,21 @@ def _work(
         if not files.finished:
             train(job.run, folder=job.folder, resume=resume, on_progress=lambda p: tell(number, p), stop=stop)
     except Diverged as error:
-        return Outcome(failure=str(error))
-    finally:
-        tell(number, None)
-    return Outcome(summary=files.summary())
+        outcome = Outcome(failure=str(error))
+    else:
+        outcome = Outcome(summary=files.summary())
+    tell(number, None)
+    return outcome
+
+
+def _work_beside(number: int, job: Job, *, resume: bool) -> Outcome:
+    """Do the work in a worker process."""
+    here = worker.this_worker()
+    try:
+        with here.busy():
+            return _work(number, job, resume=resume, tell=here.tell, stop=here.stop)
+    except OSError as error:  # so that it reaches the parent as one sentence
+        raise InputError(f"{job.folder}: {error}") from None
 
 
 def _pass_on(told: multiprocessing.Queue[Told], tell: Callable[[int, Progress | None], None]) -> None:
@@ -108,22 +123,11 @@ def _pass_on(told: multiprocessing.Queue[Told], tell: Callable[[int, Progress | 
         pass
 
 
-_worker: dict[str, Any] = {}
-
-
-def _start_worker(told: multiprocessing.Queue[Told], stopping: Any) -> None:
-    """One thread, and deaf to Ctrl-C: the parent hears it and says when to stop."""
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker.update(told=told, stopping=stopping)
-
-
-def _work_beside(number: int, job: Job, *, resume: bool) -> Outcome:
-    def tell(number: int, progress: Progress | None) -> None:
-        if progress is None or progress.metrics is not None:  # an epoch is news enough to send
-            _worker["told"].put((number, progress))
-
     try:
-        return _work(number, job, resume=resume, tell=tell, stop=_worker["stopping"].is_set)
-    except OSError as error:  # so that it reaches the parent as one sentence
-        raise InputError(f"{job.folder}: {error}") from None
+        yield
+    finally:
+        torch.set_num_threads(before)

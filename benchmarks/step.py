@@ -1,0 +1,134 @@
+"""How long one step takes: the same work by each engine, in one run, on one device.
+
+    python benchmarks/step.py                 8-layer CNN, batch 128, CUDA if there is a card
+    python benchmarks/step.py --batch 64 --only eager --json out.json
+
+On CUDA the recorded engine is compiled first, which takes about a minute for each row. Times are medians of several
+repeats with the device synchronised around each; memory is the most that was allocated while stepping (CUDA).
+`double-backward` is the iteration as the paper's authors wrote it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.data.batches import Batch
+from metalabelnet.data.rows import make_rows
+from metalabelnet.train.engine import Engine, tensor_cores
+from metalabelnet.train.folder import commit, versions
+from metalabelnet.train.loop import build
+from metalabelnet.train.prepare import Problem
+from metalabelnet.train.settings import Run
+
+
+def problem(batch: int, device: str, size: int) -> Problem:
+    """Random images: a step costs the same whatever is on them."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (batch, 3, size, size), generator=g).to(torch.uint8)
+    y = torch.arange(batch) % 10
+    rows = make_rows(x, y, true=y, classes=tuple("0123456789"), what="random images").to(device)
+    return Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
+
+
+def time_of(step: Any, *, cuda: bool, seconds: float) -> float:
+    """Milliseconds for one call."""
+    step()
+    began = time.perf_counter()
+    step()
+    if cuda:
+        torch.cuda.synchronize()
+    count = max(2, int(seconds / 5 / max(1e-4, time.perf_counter() - began)))
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        if cuda:
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - began) / count)
+    return 1000 * statistics.median(times)
+
+
+def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
+    """Build a method in the phase that is timed, and time its steps."""
+    recorded = changes.pop("recorded", False)
+    run = Run(net="cnn8", warmup=0, epochs=1, batch_size=args.batch, device=device, **changes)
+    data = problem(args.batch, device, args.size)
+    method = build(run, data)
+    method.begin_epoch(0)
+    engine = Engine(method, recorded=recorded, bf16=run.dtype == "bf16")
+    x = (data.train.x.float() / 127.5 - 1).to(run.torch_dtype)
+    batch = Batch(x=x, given=data.train.given, index=data.train.index, clean_x=x, clean_y=data.train.true, seed=0)
+    built = time.perf_counter()
+    engine.step(batch)
+    built = time.perf_counter() - built
+    cuda = device == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    milliseconds = time_of(lambda: engine.step(batch), cuda=cuda, seconds=args.seconds)
+    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
+    return {"row": name, "ms": milliseconds, "MiB": memory, "first_step_s": built, "recorded": engine.recorded}
+
+
+def main() -> None:
+    """Print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--size", type=int, default=32, help="height and width of the images")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
+    parser.add_argument("--only", choices=["eager", "recorded"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("plain step, eager", {"method": "cross-entropy"}),
+        ("phase 2, exact, eager", {"method": "metalabelnet"}),
+        ("phase 2, finite-difference, eager", {"method": "metalabelnet", "settings": {"engine": "finite-difference"}}),
+        ("phase 2, double-backward, eager", {"method": "metalabelnet", "settings": {"engine": "double-backward"}}),
+        ("plain step, recorded", {"method": "cross-entropy", "recorded": True}),
+        ("plain step, recorded, bf16", {"method": "cross-entropy", "recorded": True, "dtype": "bf16"}),
+        ("phase 2, exact, recorded", {"method": "metalabelnet", "recorded": True}),
+        ("phase 2, exact, recorded, bf16", {"method": "metalabelnet", "recorded": True, "dtype": "bf16"}),
+    ]
+    if device == "cpu":
+        rows = [(name, changes) for name, changes in rows if "bf16" not in name]
+    results = []
+    with tensor_cores():
+        for name, changes in rows:
+            if args.only and args.only != ("recorded" if changes.get("recorded") else "eager"):
+                continue
+            results.append(row(name, args, device, **changes))
+            r = results[-1]
+            memory = "" if r["MiB"] is None else f"{r['MiB']:8.0f} MiB"
+            print(f"{r['row']:36s} {r['ms']:9.3f} ms {memory}   first step {r['first_step_s']:.1f} s", flush=True)
+    slow = next((r["ms"] for r in results if r["row"] == "phase 2, double-backward, eager"), None)
+    for r in results:
+        if slow and r["row"].startswith("phase 2"):
+            r["times_as_fast_as_double_backward"] = slow / r["ms"]
+            print(f"{r['row']:36s} {slow / r['ms']:6.2f} times as fast as double backward, eager")
+    about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "batch": args.batch,
+        "size": args.size,
+        "versions": versions(),
+    }
+    if args.json:
+        threads = torch.get_num_threads()
+        args.json.write_text(
+            json.dumps({**about, "threads": threads, "commit": commit(), "rows": results}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

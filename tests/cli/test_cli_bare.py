@@ -1,0 +1,120 @@
+"""Where only torch, numpy, safetensors and what they need are installed, training works and says what is missing."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from shell import TINY
+from tiny import write_npz
+
+from metalabelnet.train import RunFolder
+
+NEEDED = ("torch", "numpy", "safetensors")
+EXTRAS = ("rich", "sklearn", "matplotlib")
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def closure(names: tuple[str, ...]) -> set[str]:
+    """These distributions and all they require here, extras left out."""
+    requirements = pytest.importorskip("packaging.requirements")
+    found: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            required = importlib.metadata.distribution(name).requires or []
+        except importlib.metadata.PackageNotFoundError:  # such as the CUDA libraries of a build without CUDA
+            continue
+        found.add(name)
+        for text in required:
+            requirement = requirements.Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                left.append(requirement.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with nothing more than is needed."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    here = Path(sysconfig.get_paths()["purelib"])
+    for name in closure(NEEDED):
+        files = importlib.metadata.distribution(name).files or []
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            if not (site / top).exists() and (here / top).exists():
+                (site / top).symlink_to(here / top)
+        for libs in here.glob(f"{name}.libs"):
+            if not (site / libs.name).exists():
+                (site / libs.name).symlink_to(libs)
+    return home / "bin" / "python"
+
+
+def run(python: Path, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_training_needs_no_extra(python: Path, tmp_path: Path) -> None:
+    write_npz(tmp_path / "tiny.npz")
+    said = run(python, ["-m", "metalabelnet", "train", "tiny.npz", *TINY.split(), "--out", "run"], tmp_path)
+    assert said.returncode == 0, said.stderr
+    lines = said.stderr.splitlines()
+    assert len(lines) == 6
+    assert lines[0].startswith("metalabelnet on tiny.npz: 62 samples of 3 classes")
+    assert all(re.match(rf"metalabelnet: epoch {k}/5: loss ", line) for k, line in enumerate(lines[1:], 1))
+    assert RunFolder(tmp_path / "run").finished
+
+
+THE_REST = """
+import importlib, sys
+for name in sys.argv[1].split(","):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        continue
+    sys.exit(f"{name} is here, and this is no bare environment")
+from metalabelnet.cli import main
+tiny = sys.argv[2].split()
+print(main(["compare", "tiny.npz", *tiny, "--methods", "cross-entropy,metalabelnet", "--jobs", "1", "--out", "o"]))
+print("##", file=sys.stderr)
+print(main(["train", "digits", "--out", "d"]))
+"""
+
+
+def test_compare_has_no_picture_and_digits_name_their_extra(python: Path, tmp_path: Path) -> None:
+    write_npz(tmp_path / "tiny.npz")
+    said = run(python, ["-c", THE_REST, ",".join(EXTRAS), f"{TINY} --seeds 1"], tmp_path)
+    assert said.returncode == 0, said.stderr
+    of_compare, of_digits = said.stderr.split("##\n")
+    lines = said.stdout.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["cross-entropy", "metalabelnet"]
+    assert (
+        "no picture: a picture of the learning curves needs matplotlib: pip install 'metalabelnet[plot]'" in of_compare
+    )
+    assert lines[-2:] == ["0", "2"]
+    assert of_digits == "metalabelnet: the data set digits needs scikit-learn: pip install 'metalabelnet[digits]'\n"
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["o", "tiny.npz"]
+    assert sorted(f.name for f in (tmp_path / "o").iterdir()) == [
+        "cross-entropy-seed0",
+        "metalabelnet-seed0",
+        "table.txt",
+    ]
+
+
+def test_the_command_line_starts_without_the_extras_where_they_are_installed(tmp_path: Path) -> None:
+    show = "import metalabelnet.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = set(run(Path(sys.executable), ["-c", show], tmp_path).stdout.split())
+    assert {"torch", "metalabelnet"} <= loaded
+    assert not loaded & {*EXTRAS, "PIL", "scipy", "pandas"}

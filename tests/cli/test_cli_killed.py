@@ -1,0 +1,199 @@
+"""A run killed at any moment, and one asked to stop, goes on as if nothing had been."""
+
+import os
+import random
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from shell import TINY, Forked, Forker, Started, call, epochs_done, wait_for
+from tiny import outcome, write_npz
+
+from metalabelnet.train import RunFolder, checkpoint
+
+KILLS, EPOCHS = 10, 30
+Start = Callable[[list[str], Path], Any]
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    forker = Forker(write_npz(tmp_path_factory.mktemp("forker") / "tiny.npz"))
+    yield forker
+    forker.close()
+
+
+def arguments(data: Path, out: Path, method: str = "metalabelnet") -> list[str]:
+    settings = f"--method {method} {TINY} --epochs {EPOCHS} --warmup 15 --checkpoint-seconds 0 --out"
+    return ["train", str(data), *settings.split(), str(out)]
+
+
+def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten kills over one run: one while it starts, the others in epochs drawn at random, at any time within."""
+    data = write_npz(tmp_path / "tiny.npz")
+    assert call(arguments(data, tmp_path / "alone", method), capsys).code == 0
+    chance = random.Random(seed)
+    moments = [0, *sorted(chance.sample(range(1, EPOCHS - 8), KILLS - 1))]
+    folder = tmp_path / "run"
+    seen = []
+    for epoch in moments:
+        process = start([*arguments(data, folder, method), "--resume"], tmp_path)
+        wait_for(lambda epoch=epoch: epochs_done(folder) >= epoch)
+        time.sleep(chance.uniform(0, 0.03))
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        seen.append(epochs_done(folder))
+        assert not RunFolder(folder).finished
+    assert seen[-1] > seen[1]  # each went on from where the one before it was
+    assert start([*arguments(data, folder, method), "--resume"], tmp_path).wait() == 0
+    assert outcome(folder) == outcome(tmp_path / "alone")
+    assert not (folder / "checkpoint").exists()
+
+
+def test_killed_ten_times_it_ends_as_the_run_left_alone(
+    forker: Forker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kill_ten_times(forker.start, "metalabelnet", 0, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("method", ["metalabelnet", "fine-tune"])
+def test_killed_ten_times_as_a_user_starts_it(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kill_ten_times(Started, method, 1, tmp_path, capsys)
+
+
+def how_to_go_on(said: str) -> list[str]:
+    """The arguments that the one line about it names."""
+    (line,) = (line for line in said.splitlines() if line.startswith("metalabelnet: stopped"))
+    assert said.splitlines()[-1] == line
+    assert "Traceback" not in said
+    words = shlex.split(line.partition("go on with: ")[2])
+    assert words[0] == "metalabelnet"
+    assert words[-1] == "--resume"
+    return words[1:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_train_asked_to_stop(
+    number: signal.Signals, forker: Forker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_npz(tmp_path / "my data.npz")  # the shell must be told about the space
+    alone = arguments(data, tmp_path / "alone")
+    assert call(alone, capsys).code == 0
+    process: Forked = forker.start(arguments(data, tmp_path / "a run"), tmp_path)
+    wait_for(lambda: epochs_done(tmp_path / "a run") >= 2)
+    process.send(number)
+    assert process.wait() == 130
+    files = RunFolder(tmp_path / "a run")
+    assert files.checkpoint.exists()
+    assert not files.finished
+    again = how_to_go_on(process.err.read_text())
+    assert call(again, capsys).code == 0
+    assert outcome(tmp_path / "a run") == outcome(tmp_path / "alone")
+
+
+def test_a_second_ctrl_c_stops_at_once_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("metalabelnet.cli.commands.prepare", interrupted)
+    data = write_npz(tmp_path / "tiny.npz")
+    said = call(arguments(data, tmp_path / "run"), capsys)
+    assert said.code == 130
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("metalabelnet: stopped at once; go on from the last checkpoint with: metalabelnet train")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def compare(data: Path, out: Path, jobs: int) -> list[str]:
+    settings = f"--methods cross-entropy,metalabelnet --seeds 1 {TINY} --epochs 60 --jobs {jobs} --out"
+    return ["compare", str(data), *settings.split(), str(out)]
+
+
+def test_compare_asked_to_stop_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With two workers, by Ctrl-C and by a polite kill; it then goes on to what one worker alone comes to."""
+    data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
+    again = compare(data, out, jobs=2)
+    runs = [out / "cross-entropy-seed0", out / "metalabelnet-seed0"]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before = epochs_done(runs[1])
+        process = Started(again, tmp_path)
+        wait_for(lambda before=before: epochs_done(runs[0]) > 0 and epochs_done(runs[1]) > before)
+        seen = epochs_done(runs[1])
+        process.send(number)
+        assert process.wait() == 130
+        again = how_to_go_on(process.err.read_text())
+        assert not RunFolder(runs[1]).finished
+        saved = checkpoint.load(RunFolder(runs[1]).checkpoint, torch.device("cpu"))
+        assert saved["epoch"] >= seen  # nothing lost, though no checkpoint was due
+    again[again.index("--jobs") + 1] = "1"
+    assert call(again, capsys).code == 0
+    assert call(compare(data, tmp_path / "alone", jobs=1), capsys).code == 0
+    for name in ("cross-entropy-seed0", "metalabelnet-seed0"):
+        assert outcome(out / name) == outcome(tmp_path / "alone" / name)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
+    """They import torch for seconds and have said nothing about signals yet."""
+    process = Started(compare(write_npz(tmp_path / "tiny.npz"), tmp_path / "out", jobs=2), tmp_path)
+    wait_for(lambda: "at a time" in process.err.read_text())
+    time.sleep(0.5)
+    process.send(signal.SIGINT)
+    assert process.wait() == 130
+    how_to_go_on(process.err.read_text())
+
+
+@pytest.mark.slow
+def test_workers_whose_parent_was_killed_save_and_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise they would write to folders that somebody resumes."""
+    data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
+    process = Started(compare(data, out, jobs=2), tmp_path)
+    run = out / "metalabelnet-seed0"
+    wait_for(lambda: epochs_done(run) > 0)
+    process.process.kill()
+    assert process.wait() == -signal.SIGKILL
+    wait_for(lambda: not alive(process.pid), seconds=30)
+    assert RunFolder(run).checkpoint.exists()
+    assert not RunFolder(run).finished
+    assert call([*compare(data, out, jobs=1), "--resume"], capsys).code == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_reported(tmp_path: Path) -> None:
+    """As the kernel does where memory runs out. The other worker saves, and nobody waits for ever."""
+    data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
+    process = Started(compare(data, out, jobs=2), tmp_path)
+    wait_for(lambda: epochs_done(out / "metalabelnet-seed0") > 0)
+    workers = [pid for pid in group(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    assert process.wait() == 1
+    said = process.err.read_text()
+    assert "a process was killed, perhaps for want of memory: go on with --resume" in said
+    assert "Traceback" not in said
+
+
+def group(session: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has just ended
+            continue
+        if int(of) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def alive(session: int) -> bool:
+    return bool(group(session))

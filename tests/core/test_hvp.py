@@ -1,0 +1,199 @@
+"""The gradient through a look-ahead: its engines against plain autograd, a quadratic, and a missing derivative."""
+
+import warnings
+
+import pytest
+import torch
+from networks import NETWORKS, make
+from test_metagrad import Apply, NoForwardMode, OnceOnly
+from torch import Tensor, nn
+
+from metalabelnet.core.hvp import LookAheadGradient
+from metalabelnet.core.losses import cross_entropy
+from metalabelnet.core.metagrad import ENGINES, EngineWarning
+from metalabelnet.core.passes import forward, trainable
+from metalabelnet.errors import InputError
+
+N, C, ALPHA = 6, 3, 0.7
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples, labels for the look-ahead, and soft labels for what comes after it."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, 2, 8, 8, dtype=torch.float64, generator=g)
+    return x, torch.randint(C, (N,), generator=g), torch.rand(N, C, dtype=torch.float64, generator=g).softmax(1)
+
+
+def through(engine: str | LookAheadGradient, net: nn.Module, alpha: float = ALPHA) -> tuple[Tensor, dict[str, Tensor]]:
+    x, y, q = batch()
+    theta = trainable(net)
+
+    def at(t: dict[str, Tensor]) -> Tensor:
+        return forward(net, x, t, seed=3, update_statistics=False)
+
+    engine = LookAheadGradient(engine) if isinstance(engine, str) else engine
+    return engine(
+        theta=theta,
+        logits=forward(net, x, theta, seed=3, update_statistics=True),
+        logits_at=at,
+        training_loss=lambda z: cross_entropy(z, y).mean(),
+        meta_loss=lambda t: -(q * at(t).log_softmax(1)).sum(1).mean(),
+        inner_step=alpha,
+    )
+
+
+def by_definition(net: nn.Module, alpha: float = ALPHA) -> tuple[Tensor, dict[str, Tensor]]:
+    """Differentiate L_meta(θ − α∇L(θ)) by θ with nothing but autograd."""
+    x, y, q = batch()
+    theta = trainable(net)
+    loss = cross_entropy(forward(net, x, theta, seed=3, update_statistics=False), y).mean()
+    d = torch.autograd.grad(loss, list(theta.values()), create_graph=True)
+    ahead = {k: w - alpha * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
+    meta = -(q * forward(net, x, ahead, seed=3, update_statistics=False).log_softmax(1)).sum(1).mean()
+    return meta, dict(zip(theta, torch.autograd.grad(meta, list(theta.values())), strict=True))
+
+
+def flat(theta: dict[str, Tensor]) -> Tensor:
+    return torch.cat([d.flatten() for d in theta.values()])
+
+
+def relative(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return float((flat(a) - flat(b)).norm() / flat(b).norm())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_exact_equals_double_backward_and_the_definition(name: str) -> None:
+    net = make(name).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EngineWarning)
+        (l_exact, exact), (l_double, double) = (through(engine, net) for engine in ("exact", "double-backward"))
+    l_meta, truth = by_definition(net)
+    assert relative(exact, double) < 1e-10
+    assert relative(double, truth) < 1e-10
+    torch.testing.assert_close(torch.stack([l_exact, l_double]), l_meta.expand(2), rtol=1e-12, atol=0)
+    assert not l_exact.requires_grad
+
+
+def test_the_second_order_term_is_there() -> None:
+    """Without it (the gradient at θ' alone) the answer would be far off, so the tests above can fail."""
+    net = make("conv").train()
+    first = {k: g.clone() for k, g in by_definition(net)[1].items()}
+    x, _, q = batch()
+    theta = trainable(net)
+    y = batch()[1]
+    d = torch.autograd.grad(
+        cross_entropy(forward(net, x, theta, seed=3, update_statistics=False), y).mean(), theta.values()
+    )
+    ahead = {k: (w - ALPHA * dw).detach().requires_grad_() for (k, w), dw in zip(theta.items(), d, strict=True)}
+    meta = -(q * forward(net, x, ahead, seed=3, update_statistics=False).log_softmax(1)).sum(1).mean()
+    assert relative(dict(zip(theta, torch.autograd.grad(meta, ahead.values()), strict=True)), first) > 0.1
+
+
+def test_finite_difference_is_near_on_a_smooth_net() -> None:
+    net = make("smooth").train()
+    assert relative(through("finite-difference", net)[1], by_definition(net)[1]) < 1e-2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_a_step_it_is_the_plain_gradient(engine: str) -> None:
+    net = make("conv").train()
+    x, _, q = batch()
+    theta = trainable(net)
+    loss = -(q * forward(net, x, theta, seed=3, update_statistics=False).log_softmax(1)).sum(1).mean()
+    plain = dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
+    assert relative(through(engine, net, alpha=0.0)[1], plain) < 1e-12
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_quadratic_has_its_matrix_for_a_hessian(engine: str) -> None:
+    """L = ½ θᵀAθ, L_meta = ⟨c, θ'⟩: the gradient is (I − αA) c."""
+    g = torch.Generator().manual_seed(0)
+    root, theta, c = (torch.randn(s, dtype=torch.float64, generator=g) for s in ((4, 4), (4,), (4,)))
+    a = root @ root.T
+    theta.requires_grad_()
+    loss, gradient = LookAheadGradient(engine)(
+        theta={"theta": theta},
+        logits=theta * 1.0,
+        logits_at=lambda t: t["theta"] * 1.0,
+        training_loss=lambda z: 0.5 * z @ a @ z,
+        meta_loss=lambda t: t["theta"] @ c,
+        inner_step=0.3,
+    )
+    tolerance = 1e-9 if engine == "finite-difference" else 1e-12
+    torch.testing.assert_close(gradient["theta"], c - 0.3 * a @ c, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(loss, (theta - 0.3 * a @ theta).detach() @ c)
+
+
+def test_gradcheck_of_the_whole() -> None:
+    """What the engine returns is the derivative of L_meta(θ − α∇L(θ)) by θ, numerically."""
+    net = make("smooth").train()
+    _, gradient = through("exact", net)
+    along = {
+        k: torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(1)) for k, w in gradient.items()
+    }
+
+    def moved(by: float) -> float:
+        other = make("smooth").train()
+        with torch.no_grad():
+            for name, weight in trainable(other).items():
+                weight += by * along[name]
+        return float(by_definition(other)[0].detach())
+
+    numerical = (moved(1e-5) - moved(-1e-5)) / 2e-5
+    assert float(flat(gradient) @ flat(along)) == pytest.approx(numerical, rel=1e-6)
+
+
+def test_unused_and_frozen_weights_are_left_out_of_it() -> None:
+    net = make("mlp").train()
+    net.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    net[1].bias.requires_grad_(False)
+    (_, exact), (_, double) = (through(engine, net) for engine in ("exact", "double-backward"))
+    assert relative(exact, double) < 1e-10
+    assert "1.bias" not in exact
+    assert torch.equal(exact["unused"], torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_several_look_aheads_share_one_pass(engine: str) -> None:
+    net = make("conv").train()
+    x, y, _ = batch()
+    theta = trainable(net)
+    z = forward(net, x, theta, seed=3, update_statistics=False)
+    gradient = LookAheadGradient(engine)
+    answers = [
+        gradient(
+            theta=theta,
+            logits=z,
+            logits_at=lambda t: forward(net, x, t, seed=3, update_statistics=False),
+            training_loss=lambda z: cross_entropy(z, y).mean(),
+            meta_loss=lambda t: cross_entropy(forward(net, x, t, seed=3, update_statistics=False), y).mean(),
+            inner_step=0.1,
+        )[1]
+        for _ in range(2)
+    ]
+    assert torch.equal(*map(flat, answers))
+    torch.autograd.grad(cross_entropy(z, y).mean(), list(theta.values()))  # and its graph is still there
+
+
+@pytest.mark.parametrize(
+    ("function", "used", "said"), [(NoForwardMode, "double-backward", 1), (OnceOnly, "finite-difference", 2)]
+)
+def test_exact_falls_back_and_says_so_once(function: type, used: str, said: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Apply(function).double()
+    gradient = LookAheadGradient("exact")
+    with pytest.warns(EngineWarning) as caught:
+        first = through(gradient, net)[1]
+    assert len(caught) == said
+    assert used in str(caught[-1].message)
+    assert gradient.engine == used
+    again = through(gradient, net)[1]  # a second warning would be an error here
+    assert torch.equal(flat(first), flat(again))
+    net.function = NoForwardMode
+    assert relative(first, by_definition(net)[1]) < 1e-2
+
+
+def test_unknown_engine_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'exact'"):
+        LookAheadGradient("exakt")

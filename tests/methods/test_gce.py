@@ -1,0 +1,143 @@
+"""GCE: its limits, a double loop, gradients, extremes; truncated: which samples are kept, when, and what they cost."""
+
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from metalabelnet.core.losses import cross_entropy
+from metalabelnet.errors import InputError
+from metalabelnet.methods.gce import GCESettings, generalized_cross_entropy, truncated
+from small import Walk, small_problem, small_run
+
+Y = torch.tensor([0, 3, 1, 2, 0, 1])
+
+
+def logits(seed: int = 0) -> Tensor:
+    return 2 * torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def naive(z: Tensor, y: Tensor, q: float) -> list[float]:
+    p = [math.exp(r[k]) / sum(map(math.exp, r)) for r, k in zip(z.tolist(), y.tolist(), strict=True)]
+    return [(1 - pk**q) / q for pk in p]
+
+
+@pytest.mark.parametrize("q", [0.1, 0.7, 1.0])
+def test_it_is_the_papers_formula(q: float) -> None:
+    expected = torch.tensor(naive(logits(), Y, q), dtype=torch.float64)
+    torch.testing.assert_close(generalized_cross_entropy(logits(), Y, q), expected)
+
+
+def test_limits() -> None:
+    z = logits()
+    p_y = z.softmax(1).gather(1, Y[:, None])[:, 0]
+    torch.testing.assert_close(generalized_cross_entropy(z, Y, 1), 1 - p_y)
+    torch.testing.assert_close(generalized_cross_entropy(z, Y, 1e-9), cross_entropy(z, Y), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(generalized_cross_entropy(z, Y, 0), cross_entropy(z, Y))
+
+
+def test_its_gradient_is_that_of_cross_entropy_times_p_to_the_q() -> None:
+    z = logits().requires_grad_()
+    p_y = z.softmax(1).gather(1, Y[:, None]).detach()
+    ours, plain = (
+        torch.autograd.grad(loss.sum(), z)[0] for loss in (generalized_cross_entropy(z, Y, 0.7), cross_entropy(z, Y))
+    )
+    torch.testing.assert_close(ours, p_y**0.7 * plain)
+    assert gradcheck(lambda z: generalized_cross_entropy(z, Y, 0.7), (z,))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_extreme_logits_give_no_nan(size: float) -> None:
+    z = torch.tensor([[size, -size, 0.0], [-size, -size, size]], requires_grad=True)
+    losses = generalized_cross_entropy(z, torch.tensor([1, 2]), 0.7)
+    torch.testing.assert_close(losses, torch.tensor([1 / 0.7, 0.0]))
+    truncated(losses, torch.tensor([True, False]), 0.7, 0.5).sum().backward()
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize("q", [0.0, 0.7])
+def test_a_dropped_sample_costs_what_a_sample_at_k_does_and_has_no_gradient(q: float) -> None:
+    at_k = torch.tensor([[math.log(0.3), math.log(0.7)]], dtype=torch.float64)
+    z = logits().requires_grad_()
+    kept = torch.tensor([True, False, True, False, True, False])
+    losses = truncated(generalized_cross_entropy(z, Y, q), kept, q, 0.3)
+    torch.testing.assert_close(losses[1:2], generalized_cross_entropy(at_k, torch.tensor([0]), q))
+    losses.sum().backward()
+    assert bool((z.grad[~kept] == 0).all())
+    assert bool((z.grad[kept].abs().sum(1) > 0).all())
+
+
+def walk(**settings: object) -> Walk:
+    return Walk(small_run("gce", epochs=12, settings={"truncated": True, **settings}), small_problem())
+
+
+def test_samples_are_chosen_from_a_third_on_and_every_twelfth() -> None:
+    """Epochs 40, 50, … of 120 are 4, 5, … of 12: chosen at the end of epoch 3, then 4, 5, …"""
+    w = walk()
+    seen = []
+    for _ in range(12):
+        w.go(4)
+        kept = w.method.memory["kept"].clone()
+        w.method.end_epoch(w.epoch)
+        seen.append(not torch.equal(kept, w.method.memory["kept"]))
+        w.epoch, w.step = w.epoch + 1, 0
+    assert seen.index(True) == 3
+    assert w.method.first == 4
+    assert w.method.every == 1
+    long = Walk(small_run("gce", epochs=240, settings={"truncated": True}), small_problem()).method
+    assert (long.first, long.every) == (80, 20)
+
+
+def test_kept_are_the_samples_whose_label_has_more_than_k() -> None:
+    w = walk(k=0.6).go()
+    w.method.end_epoch(11)
+    p = w.method.logits(w.problem.train.x).softmax(1).gather(1, w.problem.train.given[:, None])[:, 0]
+    assert torch.equal(w.method.memory["kept"], p > 0.6)
+    assert 0 < int((p > 0.6).sum()) < 48
+
+
+def test_a_dropped_sample_is_not_learned_from() -> None:
+    runs = []
+    for change in (False, True):
+        w = walk().go(16)
+        w.method.end_epoch(3)
+        w.epoch, w.step = 4, 0
+        w.method.memory["kept"].copy_(torch.arange(48) % 2 == 0)
+        if change:
+            given = w.problem.train.given.clone()
+            given[1::2] = (given[1::2] + 1) % 3
+            w.batches = type(w.batches)(**{**vars(w.batches), "train": w.problem.train.with_given(given)})
+        w.go(4)
+        runs.append(w.method.model())
+    assert all(torch.equal(runs[0][key], runs[1][key]) for key in runs[0])
+
+
+@pytest.mark.parametrize("after", [15, 18, 33])
+def test_truncated_resumes_to_the_bit(after: int) -> None:
+    whole, half = walk().go(), walk().go(after)
+    file = io.BytesIO()
+    torch.save(half.method.state(), file)
+    file.seek(0)
+    resumed = walk()
+    resumed.method.load_state(torch.load(file, weights_only=True))
+    resumed.epoch, resumed.step = half.epoch, half.step
+    assert half.losses + resumed.go().losses == whole.losses
+
+
+def test_the_samples_kept_stay_where_they_are() -> None:
+    """A recorded step reads them there."""
+    w = walk()
+    table = w.method.memory["kept"]
+    w.method.load_state(w.go().method.state())
+    assert w.method.memory["kept"] is table
+    assert not table.all()
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="q=2"):
+        GCESettings(q=2.0)
+    with pytest.raises(InputError, match="k=1"):
+        GCESettings(k=1.0)

@@ -1,0 +1,196 @@
+"""What Meta-Weight-Net promises beside the contract: its loss, its weight net, its meta-gradient and its step."""
+
+import copy
+import math
+
+import pytest
+import torch
+from small import Walk, small_problem, small_run
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from metalabelnet.core.losses import cross_entropy
+from metalabelnet.core.metagrad import MetaGradient
+from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.weightnet import WeightNet
+from metalabelnet.data.batches import Batch
+from metalabelnet.errors import InputError
+from metalabelnet.methods.meta_weight_net import MetaWeightNet, weighted_loss
+from metalabelnet.train.settings import recipe
+
+
+def weight_net(hidden: int = 5, seed: int = 0) -> WeightNet:
+    return WeightNet(hidden, torch.Generator().manual_seed(seed)).double()
+
+
+def logits_and_labels(seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(7, 4, dtype=torch.float64, generator=g), torch.randint(4, (7,), generator=g)
+
+
+def under_way(steps: int = 9, **settings: object) -> tuple[MetaWeightNet, Batch]:
+    walk = Walk(small_run("meta-weight-net", settings=settings), small_problem()).go(steps)
+    walk.method.begin_epoch(walk.epoch)
+    return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
+
+
+def test_loss_is_cross_entropy_for_weight_one_and_nothing_for_weight_zero() -> None:
+    z, y = logits_and_labels()
+    torch.testing.assert_close(weighted_loss(z, y, torch.ones_like), cross_entropy(z, y))
+    assert torch.equal(weighted_loss(z, y, torch.zeros_like), torch.zeros(7, dtype=torch.float64))
+
+
+def test_loss_against_a_double_loop() -> None:
+    z, y = logits_and_labels()
+    v = weight_net()
+    expected = []
+    for row, label in zip(z.tolist(), y.tolist(), strict=True):
+        l = math.log(sum(math.exp(value) for value in row)) - row[label]
+        total = float(v.bias.detach())
+        for w1, b1, w2 in zip(
+            v.hidden_weight[:, 0].tolist(), v.hidden_bias.tolist(), v.weight[0].tolist(), strict=True
+        ):
+            total += w2 * max(0.0, w1 * l + b1)
+        expected.append(l / (1 + math.exp(-total)))
+    torch.testing.assert_close(weighted_loss(z, y, v).detach(), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_the_weight_is_no_way_to_lower_the_loss() -> None:
+    """By the logits the derivative is V(l)(p − onehot): V reads the loss as a number."""
+    z, y = logits_and_labels()
+    z.requires_grad_()
+    v = weight_net()
+    (by_z,) = torch.autograd.grad(weighted_loss(z, y, v).sum(), z)
+    onehot = nn.functional.one_hot(y, 4)
+    expected = v(cross_entropy(z, y))[:, None] * (z.softmax(1) - onehot)
+    torch.testing.assert_close(by_z, expected.detach())
+
+
+def test_gradcheck_by_the_logits_and_by_the_weight_net() -> None:
+    z, y = logits_and_labels()
+    fixed = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert torch.autograd.gradcheck(lambda z: weighted_loss(z, y, lambda _l: fixed), z.requires_grad_())
+    v = weight_net()
+    names = [name for name, _ in v.named_parameters()]
+
+    def loss(*weights: Tensor) -> Tensor:
+        by_name = dict(zip(names, weights, strict=True))
+        return weighted_loss(z.detach(), y, lambda l: functional_call(v, by_name, (l,)))
+
+    assert torch.autograd.gradcheck(loss, tuple(w.detach().requires_grad_() for w in v.parameters()))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_extreme_logits(size: float) -> None:
+    z = (size * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0]])).requires_grad_()
+    v = WeightNet(100, torch.Generator().manual_seed(0))
+    loss = weighted_loss(z, torch.tensor([1, 0]), v)
+    assert torch.isfinite(loss).all()
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss.mean(), [z, *v.parameters()]))
+
+
+def test_weight_net_is_1_100_1_and_starts_within_its_bounds_from_the_generator_alone() -> None:
+    nets = [WeightNet(100, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert sum(w.numel() for w in nets[0].parameters()) == 301
+    assert torch.equal(nets[0].weight, nets[1].weight)
+    assert not torch.equal(nets[0].weight, nets[2].weight)
+    assert 0.9 < nets[0].hidden_weight.abs().max() <= 1
+    assert 0.09 < nets[0].weight.abs().max() <= 0.1
+    weights = nets[0](torch.linspace(0, 20, 50))
+    assert weights.shape == (50,)
+    assert ((weights > 0) & (weights < 1)).all()
+
+
+def meta_gradient(engine: str, method: MetaWeightNet, batch: Batch, rate: float) -> list[Tensor]:
+    theta = trainable(method.net)
+    return MetaGradient(engine)(
+        theta=theta,
+        phi=list(method.weight_net.parameters()),
+        logits=forward(method.net, batch.x, theta, seed=1, update_statistics=False),
+        logits_at=lambda t: forward(method.net, batch.x, t, seed=1, update_statistics=False),
+        training_loss=lambda z: weighted_loss(z, batch.given, method.weight_net).mean(),
+        meta_loss=lambda t: cross_entropy(
+            forward(method.net, batch.clean_x, t, seed=2, update_statistics=False), batch.clean_y
+        ).mean(),
+        inner_step=rate,
+    )
+
+
+def look_ahead(method: MetaWeightNet, batch: Batch, rate: float) -> dict[str, Tensor]:
+    """θ̂ with a graph to the weight net."""
+    theta = trainable(method.net)
+    l = cross_entropy(forward(method.net, batch.x, theta, seed=1, update_statistics=False), batch.given)
+    d = torch.autograd.grad((method.weight_net(l.detach()) * l).mean(), list(theta.values()), create_graph=True)
+    return {k: w - rate * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
+
+
+def by_definition(method: MetaWeightNet, batch: Batch, rate: float) -> tuple[Tensor, ...]:
+    z_m = forward(method.net, batch.clean_x, look_ahead(method, batch, rate), seed=2, update_statistics=False)
+    return torch.autograd.grad(cross_entropy(z_m, batch.clean_y).mean(), list(method.weight_net.parameters()))
+
+
+def test_exact_equals_double_backward_and_the_definition() -> None:
+    """With the method's own loss and weight net, on convolutions with BatchNorm in train mode."""
+    method, batch = under_way()
+    assert method.net.training
+    truth = torch.cat([d.flatten() for d in by_definition(method, batch, 0.05)])
+    assert truth.norm() > 1e-6
+    for engine in ("exact", "double-backward"):
+        answer = torch.cat([d.flatten() for d in meta_gradient(engine, method, batch, 0.05)])
+        assert float((answer - truth).norm() / truth.norm()) < 1e-10
+
+
+def test_the_meta_gradient_weighs_how_the_losses_would_change() -> None:
+    """∂L_meta/∂Θ = −(λ/N) Σ_i l̇_i ∂V(l_i)/∂Θ, with l̇ the losses' derivative along the clean gradient."""
+    method, batch = under_way()
+    for module in method.net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.track_running_stats = False
+    theta_hat = {k: w.detach().requires_grad_() for k, w in look_ahead(method, batch, 0.05).items()}
+    l_meta = cross_entropy(functional_call(method.net, theta_hat, (batch.clean_x,)), batch.clean_y).mean()
+    g = dict(zip(theta_hat, torch.autograd.grad(l_meta, list(theta_hat.values())), strict=True))
+    theta = {k: w.detach() for k, w in trainable(method.net).items()}
+    l, l_dot = jvp(lambda t: cross_entropy(functional_call(method.net, t, (batch.x,)), batch.given), (theta,), (g,))
+    expected = torch.autograd.grad(
+        method.weight_net(l), list(method.weight_net.parameters()), grad_outputs=-0.05 / len(l) * l_dot
+    )
+    for mine, theirs in zip(meta_gradient("exact", method, batch, 0.05), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(9, 0.05), (17, 0.005)])
+def test_a_step_equals_the_algorithm_written_out(steps: int, rate: float) -> None:
+    """Before and after the rate drops: the look-ahead has the rate of the epoch."""
+    method, batch = under_way(steps)
+    other = copy.deepcopy(method)
+    other.sgd.zero_grad()
+    z_m = forward(other.net, batch.clean_x, look_ahead(other, batch, rate), seed=2, update_statistics=False)
+    other.adam.zero_grad()
+    cross_entropy(z_m, batch.clean_y).mean().backward(inputs=list(other.weight_net.parameters()))
+    other.adam.step()
+    l = cross_entropy(forward(other.net, batch.x, trainable(other.net), seed=1, update_statistics=False), batch.given)
+    loss = (other.weight_net(l).detach() * l).mean()
+    loss.backward(inputs=list(other.net.parameters()))
+    other.sgd.step()
+
+    torch.testing.assert_close(method.step(batch), loss.detach(), rtol=1e-9, atol=0)
+    for mine, theirs in ((method.net, other.net), (method.weight_net, other.weight_net)):
+        for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("updates", "passes"), [(False, 1), (True, 2)])
+def test_running_statistics_follow_the_clean_batch_only_if_asked(updates: bool, passes: int) -> None:
+    method, batch = under_way(meta_updates_statistics=updates)
+    before = int(method.net[1].num_batches_tracked)
+    method.step(batch)
+    assert int(method.net[1].num_batches_tracked) == before + passes
+
+
+def test_settings_are_the_authors_and_refuse_an_empty_net() -> None:
+    method, _ = under_way()
+    assert (method.adam.defaults["lr"], method.adam.defaults["weight_decay"]) == (1e-3, 1e-4)
+    run = recipe("digits", method="meta-weight-net", preset="own")
+    assert (run.epochs, run.rate, run.rate_drops, run.batch_size) == (40, 0.1, (36, 38), 100)
+    with pytest.raises(InputError, match="hidden=0"):
+        recipe("digits", method="meta-weight-net", settings={"hidden": "0"})

@@ -1,0 +1,170 @@
+"""What MSLG promises beside the contract: its iteration written out, and a table that is addressed by row."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from small import Walk, small_problem, small_run
+from torch import Tensor
+
+from metalabelnet.core.losses import classification_loss
+from metalabelnet.core.metagrad import MetaGradient
+from metalabelnet.core.passes import forward, trainable
+from metalabelnet.data.batches import Batch
+from metalabelnet.methods import METHODS
+from metalabelnet.methods.mslg import MSLG, MSLGSettings, rows_of
+from metalabelnet.train.settings import recipe
+
+
+def in_phase_2(**settings: object) -> tuple[MSLG, Batch]:
+    """A method in the middle of phase 2, and its next batch."""
+    walk = Walk(small_run("mslg", settings=settings), small_problem()).go(11)
+    walk.method.begin_epoch(walk.epoch)
+    return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
+
+
+def mean_kl(logits: Tensor, log_y_hat: Tensor) -> Tensor:
+    """KL(p ‖ ŷ) averaged over samples and classes, as the authors write it."""
+    p = logits.softmax(1)
+    return (p * (p.log() - log_y_hat)).mean()
+
+
+def by_definition(method: MSLG, batch: Batch, y_tilde: Tensor) -> Tensor:
+    """∂L_meta/∂ỹ by plain autograd through the look-ahead."""
+    theta = trainable(method.net)
+    z = forward(method.net, batch.x, theta, seed=batch.seed, update_statistics=False)
+    d = torch.autograd.grad(mean_kl(z, y_tilde.log_softmax(1)), list(theta.values()), create_graph=True)
+    ahead = {k: w - 0.5 * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
+    z_m = forward(method.net, batch.clean_x, ahead, seed=batch.seed + 1, update_statistics=False)
+    return torch.autograd.grad(torch.nn.functional.cross_entropy(z_m, batch.clean_y), y_tilde)[0]
+
+
+def test_exact_equals_double_backward_and_the_definition() -> None:
+    """With the method's own loss and rows, on convolutions with BatchNorm in train mode."""
+    method, batch = in_phase_2()
+    assert method.net.training
+    theta, labels = trainable(method.net), rows_of(method.table, batch.index, 4000.0)
+    answers = []
+    for engine in ("exact", "double-backward"):
+        log_y_hat = labels.log_y_hat()
+        (by_y,) = MetaGradient(engine)(
+            theta=theta,
+            phi=labels.phi,
+            logits=forward(method.net, batch.x, theta, seed=batch.seed, update_statistics=False),
+            logits_at=lambda t: forward(method.net, batch.x, t, seed=batch.seed, update_statistics=False),
+            training_loss=lambda z, y=log_y_hat: classification_loss(z, y).mean() / 3,
+            meta_loss=lambda t: torch.nn.functional.cross_entropy(
+                forward(method.net, batch.clean_x, t, seed=batch.seed + 1, update_statistics=False), batch.clean_y
+            ),
+            inner_step=0.5,
+        )
+        answers.append(by_y)
+    truth = by_definition(method, batch, labels.phi[0])
+    for answer in answers:
+        assert float((answer - truth).norm() / truth.norm()) < 1e-10
+
+
+@pytest.mark.parametrize("engine", ["exact", "double-backward"])
+def test_a_step_equals_the_algorithm_written_out(engine: str) -> None:
+    method, batch = in_phase_2(engine=engine)
+    other = copy.deepcopy(method)
+    y_tilde = method.table.logits[batch.index].clone().requires_grad_()
+    new = (y_tilde - 4000 * by_definition(other, batch, y_tilde)).detach()
+    z = forward(other.net, batch.x, trainable(other.net), seed=batch.seed, update_statistics=False)
+    p = z.softmax(1)
+    loss = mean_kl(z, new.log_softmax(1)) - (p * p.log()).mean()
+    other.sgd.zero_grad()
+    loss.backward(inputs=list(other.net.parameters()))
+    other.sgd.step()
+
+    torch.testing.assert_close(method.step(batch), loss.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(method.table.logits[batch.index], new, rtol=1e-9, atol=1e-9)
+    for mine, theirs in zip(method.net.parameters(), other.net.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_only_the_rows_of_the_batch_move_and_their_sums_stay() -> None:
+    """∂L_meta/∂ỹ = (α/NC) ṗ, and probabilities that change keep their sum: Σ_j ỹ_j stays K."""
+    method, batch = in_phase_2()
+    before = method.table.logits.clone()
+    method.step(batch)
+    moved = (method.table.logits != before).any(1)
+    assert moved.nonzero()[:, 0].tolist() == batch.index.sort().values.tolist()
+    torch.testing.assert_close(method.table.logits.sum(1), torch.full((48,), 10.0, dtype=torch.float64))
+
+
+def test_labels_belong_to_samples_not_to_places_in_a_batch() -> None:
+    method, batch = in_phase_2()
+    other = copy.deepcopy(method)
+    other.iteration.f, other.iteration.sgd = other.net, other.sgd
+    order = torch.randperm(len(batch.x), generator=torch.Generator().manual_seed(0))
+    method.step(batch)
+    other.step(replace(batch, x=batch.x[order], given=batch.given[order], index=batch.index[order]))
+    torch.testing.assert_close(method.table.logits, other.table.logits, rtol=1e-9, atol=1e-9)
+
+
+def test_the_table_starts_from_the_given_labels_at_the_end_of_warm_up() -> None:
+    walk = Walk(small_run("mslg"), small_problem(unlabeled=5))
+    while walk.epoch < 2:
+        walk.go(1)
+        if walk.epoch < 2:
+            assert walk.method.soft_labels() is None
+    walk.method.table = None
+    walk.method.begin_epoch(2)
+    given = walk.problem.train.given
+    onehot = torch.nn.functional.one_hot(given[5:], 3).double()
+    torch.testing.assert_close(walk.method.soft_labels()[5:], (10 * onehot).softmax(1))
+    torch.testing.assert_close(walk.method.soft_labels()[:5], torch.full((5, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_beginning_an_epoch_again_leaves_the_table() -> None:
+    method, batch = in_phase_2()
+    method.step(batch)
+    before = method.table.logits.clone()
+    method.begin_epoch(2)
+    assert torch.equal(before, method.table.logits)
+
+
+def test_rows_without_a_label_stay_as_they_are() -> None:
+    walk = Walk(small_run("mslg"), small_problem(unlabeled=24)).go()
+    torch.testing.assert_close(walk.method.soft_labels()[:24], torch.full((24, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_phase_2_never_reads_a_given_label_again() -> None:
+    finished = []
+    for spoil in (False, True):
+        walk = Walk(small_run("mslg"), small_problem()).go(9)
+        if spoil:
+            walk.problem.train.given.copy_((walk.problem.train.given + 1) % 3)
+        finished.append(walk.go().method.model())
+    assert all(torch.equal(finished[0][k], finished[1][k]) for k in finished[0])
+
+
+def test_labels_come_nearer_to_the_truth() -> None:
+    """On an easy problem with a third of the labels wrong, with a β for batches of 12 and not 128."""
+    problem = small_problem(wrong=0.35)
+    soft = (
+        Walk(small_run("mslg", epochs=14, rate_drops=(12,), settings={"label_step": 400}), problem)
+        .go()
+        .method.soft_labels()
+    )
+    given, true = problem.train.given, problem.train.true
+    assert (soft.argmax(1) == true).sum() > (given == true).sum() + 3
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30])
+def test_extreme_label_logits(size: float) -> None:
+    y = (size * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0]])).requires_grad_()
+    z = (size * torch.tensor([[-1.0, 1.0, 0.0], [1.0, 0.0, -1.0]])).requires_grad_()
+    loss = classification_loss(z, y.log_softmax(1)).mean()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, [z, y]))
+
+
+def test_settings_are_the_authors() -> None:
+    s = MSLGSettings()
+    assert (s.inner_step, s.label_step, s.k, s.entropy_weight, s.loss_scale) == (0.5, 4000, 10, 1, "per-class-mean")
+    run = recipe("digits", method="mslg", preset="own")
+    assert (run.epochs, run.warmup, run.batch_size) == (120, 44, 128)
+    assert METHODS["mslg"].unlabeled == "left out"

@@ -1,0 +1,105 @@
+"""The recorded path against the eager one: step by step from the same state, not trace by trace."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from metalabelnet.methods import METHODS
+from metalabelnet.train.engine import Engine, EngineFallback, _tensors
+from metalabelnet.train.loop import build
+from small import batches, small_problem, small_run
+
+RECORDABLE = [name for name, method in METHODS.items() if method.recordable]
+
+
+def along(
+    name: str, engine_for: object, dtype: str = "float64", tolerance: float = 1e-9, net: object = None, on: str = "cpu"
+) -> Engine:
+    """One step by each from every state along an eager run: every tensor of the state must come out the same."""
+    run, problem = small_run(name, dtype=dtype, device=on), small_problem()
+    parts = ("train", "clean", "select", "test")
+    problem = type(problem)(**{**vars(problem), **{part: getattr(problem, part).to(on) for part in parts}})
+    eager, other = build(run, problem, net and net()), build(run, problem, net and net())
+    engine = engine_for(other)
+    steps = 0
+    for epoch in range(run.epochs):
+        for method in (eager, other):
+            method.begin_epoch(epoch)
+        for batch in batches(run, problem, eager).epoch(epoch, labeled_only=eager.labeled_only(epoch)):
+            batch = type(batch)(
+                **{**vars(batch), **{k: getattr(batch, k).to(getattr(torch, dtype)) for k in ("x", "clean_x")}}
+            )
+            with torch.no_grad():
+                for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
+                    ours.copy_(theirs)
+            expected, got = eager.step(batch), engine.step(batch)
+            torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+            for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+            steps += 1
+    assert steps >= 20
+    return engine
+
+
+@pytest.mark.parametrize("name", RECORDABLE)
+def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
+    engine = along(name, lambda method: Engine(method, recorded=True, compiled=False))
+    assert engine.recorded
+    assert len(engine._replays) == (2 if METHODS[name].has_warmup else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_compiled_step_equals_the_eager_one() -> None:
+    assert along("metalabelnet", lambda method: Engine(method, recorded=True)).recorded
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", RECORDABLE)
+def test_on_a_card_too(name: str) -> None:
+    assert along(name, lambda m: Engine(m, recorded=True), dtype="float32", tolerance=1e-4, on="cuda").recorded
+
+
+class Dropping(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+class Choosing(nn.Sequential):
+    """Goes one way or another depending on what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.mean() > 0 else -x)
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"), [(Dropping, "draws random numbers"), (Choosing, "data-dependent|value out")]
+)
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_why(net: type, reason: str) -> None:
+    def seeded() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return net()
+
+    with pytest.warns(EngineFallback, match=reason) as said:
+        engine = along("metalabelnet", lambda method: Engine(method, recorded=True, compiled=False), net=seeded)
+    assert len(said) == 1
+    assert not engine.recorded
+
+
+def test_bfloat16_is_near_and_leaves_the_weights_in_single_precision() -> None:
+    run, problem = small_run("metalabelnet", dtype="float32"), small_problem()
+    method, low = build(run, problem), build(run, problem)
+    engine = Engine(low, recorded=False, bf16=True)
+    for m in (method, low):
+        m.begin_epoch(0)
+    batch = next(batches(run, problem, method).epoch(0, labeled_only=True))
+    batch = type(batch)(**{**vars(batch), "x": batch.x.float(), "clean_x": batch.clean_x.float()})
+    exact, near = method.step(batch), engine.step(batch)
+    assert exact != near
+    torch.testing.assert_close(near, exact, rtol=0.05, atol=0.05)
+    assert all(weight.dtype == torch.float32 for weight in low.net.parameters())

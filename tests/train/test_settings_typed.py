@@ -1,0 +1,34 @@
+"""A method's settings from text: words, numbers, and a number for which a word may stand."""
+
+import pytest
+
+from metalabelnet.errors import InputError
+from metalabelnet.train.settings import make_settings
+
+
+def test_text_is_taken_as_it_is() -> None:
+    assert make_settings("forward", {"transition": "T.npy"}).transition == "T.npy"
+    assert make_settings("forward", {}).transition == "anchor"
+
+
+def test_a_number_or_a_word() -> None:
+    assert make_settings("co-teaching", {"noise_rate": "auto"}).noise_rate == "auto"
+    assert make_settings("co-teaching", {"noise_rate": "0.4"}).noise_rate == 0.4
+    assert make_settings("co-teaching", {"noise_rate": 0}).noise_rate == 0.0
+    with pytest.raises(InputError, match="noise_rate=high: give a number or auto"):
+        make_settings("co-teaching", {"noise_rate": "high"})
+    with pytest.raises(InputError, match="0 or more"):
+        make_settings("co-teaching", {"noise_rate": "-0.1"})
+    with pytest.raises(InputError, match="share in"):
+        make_settings("co-teaching", {"noise_rate": "40"})
+
+
+def test_the_others_are_as_before() -> None:
+    assert make_settings("bootstrap", {"kind": "hard", "hard_beta": "0.5"}).hard_beta == 0.5
+    assert make_settings("gce", {"truncated": "true"}).truncated is True
+    with pytest.raises(InputError, match="did you mean 'soft'"):
+        make_settings("bootstrap", {"kind": "sofd"})
+    with pytest.raises(InputError, match="give true or false"):
+        make_settings("gce", {"truncated": "1"})
+    with pytest.raises(InputError, match=r"q=x: give a number$"):
+        make_settings("gce", {"q": "x"})

@@ -1,0 +1,97 @@
+"""Accuracy, macro-F1 and calibration error against loops that follow the definitions."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from metalabelnet.data.rows import make_rows
+from metalabelnet.train import evaluate
+
+
+class Fixed:
+    """Stands for a method whose samples are its logits."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        return x
+
+
+def naive_macro_f1(predicted: list[int], true: list[int]) -> float:
+    scores = []
+    for c in sorted(set(true)):
+        tp = sum(p == c and t == c for p, t in zip(predicted, true, strict=True))
+        fp = sum(p == c and t != c for p, t in zip(predicted, true, strict=True))
+        fn = sum(p != c and t == c for p, t in zip(predicted, true, strict=True))
+        scores.append(2 * tp / (2 * tp + fp + fn))
+    return 100 * sum(scores) / len(scores)
+
+
+def naive_calibration_error(probabilities: list[list[float]], true: list[int], bins: int) -> float:
+    total = 0.0
+    for k in range(bins):
+        inside = []
+        for p, t in zip(probabilities, true, strict=True):
+            confidence = max(p)
+            if k / bins <= confidence and (confidence < (k + 1) / bins or k == bins - 1):
+                inside.append((confidence, p.index(confidence) == t))
+        if inside:
+            confidence = sum(c for c, _ in inside) / len(inside)
+            accuracy = sum(right for _, right in inside) / len(inside)
+            total += len(inside) / len(true) * abs(confidence - accuracy)
+    return 100 * total
+
+
+def test_score_by_hand() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.5]])
+    labels = torch.tensor([0, 1, 1, 1])
+    rows = make_rows(logits, torch.full((4,), -1), true=labels, classes=("no", "yes"), what="four")
+    accuracy, loss = evaluate.score(Fixed(), rows)
+    assert accuracy == 75.0
+    margins = [2.0, 1.0, -3.0, 0.5]  # of the right class over the other
+    assert loss == pytest.approx(sum(math.log(1 + math.exp(-m)) for m in margins) / 4, rel=1e-12)
+
+
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(evaluate, "CHUNK", 7)
+    assert torch.equal(evaluate.logits_of(Fixed(), x), x)
+
+
+@given(st.integers(2, 6), st.integers(1, 40), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_macro_f1_is_the_definition(classes: int, count: int, seed: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    g = torch.Generator().manual_seed(seed)
+    true = torch.randint(classes, (count,), generator=g)
+    predicted = torch.where(torch.rand(count, generator=g) < 0.5, true, torch.randint(classes, (count,), generator=g))
+    ours = evaluate.macro_f1(predicted, true, classes)
+    assert ours == pytest.approx(naive_macro_f1(predicted.tolist(), true.tolist()), abs=1e-10)
+    theirs = metrics.f1_score(true, predicted, labels=sorted(set(true.tolist())), average="macro", zero_division=0)
+    assert ours == pytest.approx(100 * theirs, abs=1e-10)
+
+
+def test_macro_f1_by_hand() -> None:
+    """Class 0: F1 = 2·2/(2·2 + 1 + 0) = 0.8; class 1: 2·1/(2 + 0 + 1) = 2/3."""
+    predicted, true = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 1])
+    assert evaluate.macro_f1(predicted, true, 2) == pytest.approx(100 * (0.8 + 2 / 3) / 2)
+
+
+@given(st.integers(2, 5), st.integers(1, 60), st.integers(1, 20), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_calibration_error_is_the_definition(classes: int, count: int, bins: int, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    p = (3 * torch.randn(count, classes, generator=g, dtype=torch.float64)).softmax(1)
+    true = torch.randint(classes, (count,), generator=g)
+    assert evaluate.calibration_error(p, true, bins) == pytest.approx(
+        naive_calibration_error(p.tolist(), true.tolist(), bins), abs=1e-9
+    )
+
+
+def test_calibration_error_at_its_ends() -> None:
+    sure = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert evaluate.calibration_error(sure, torch.tensor([0, 0])) == 0
+    assert evaluate.calibration_error(sure, torch.tensor([1, 1])) == 100
+    assert evaluate.calibration_error(sure, torch.tensor([0, 1])) == 50

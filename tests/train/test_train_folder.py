@@ -1,0 +1,251 @@
+"""A run folder is refused without being touched, and survives a full disk and a run that diverges."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import outcome, snapshot, tiny_run, write_npz
+from torch import Tensor
+
+from metalabelnet.data.batches import Batch
+from metalabelnet.errors import InputError
+from metalabelnet.methods.cross_entropy import CrossEntropy
+from metalabelnet.train import Diverged, RunFolder, Stopped, train
+from metalabelnet.train import checkpoint as checkpoints
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_npz(tmp_path / "tiny.npz")
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    left = iter(range(steps - 1, -1, -1))
+    return lambda: next(left) == 0
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) -> None:
+    run, folder = tiny_run(data, "cross-entropy", epochs=2), tmp_path / "run"
+    if finished:
+        train(run, folder=folder)
+    else:
+        with pytest.raises(Stopped):
+            train(run, folder=folder, stop=stop_after(3))
+    before = snapshot(folder)
+    with pytest.raises(InputError, match="holds a run already: add --resume"):
+        train(run, folder=folder)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("method", "fine-tune"),
+        ("settings", {"beta": 0.5}),
+        ("noise", "uniform:0.3"),
+        ("meta", 21),
+        ("epochs", 6),
+        ("rate", 0.04),
+        ("rate_drops", (3,)),
+        ("seed", 1),
+        ("protocol", "paper"),
+        ("dtype", "float64"),
+    ],
+)
+def test_other_settings_are_named_and_refused(name: str, value: Any, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(tiny_run(data), folder=folder, stop=stop_after(2))
+    before = snapshot(folder)
+    with pytest.raises(InputError, match=f"was started with {name} = ") as error:
+        train(tiny_run(data, **{name: value}), folder=folder, resume=True)
+    assert repr(value) in str(error.value)
+    assert snapshot(folder) == before
+
+
+def test_a_folder_with_other_files_is_refused(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "holiday.jpg").write_bytes(b"sun")
+    before = snapshot(folder)
+    for resume in (False, True):
+        with pytest.raises(InputError, match="not empty and holds no run"):
+            train(tiny_run(data), folder=folder, resume=resume)
+    assert snapshot(folder) == before
+
+
+def test_an_empty_folder_and_one_to_be_made_are_taken(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "not" / "yet" / "there"):
+        train(tiny_run(data, "cross-entropy", epochs=1), folder=folder)
+        assert RunFolder(folder).finished
+
+
+@pytest.mark.parametrize("under", ["", "run", "deep/er"])
+def test_a_path_through_a_file_is_refused(under: str, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(InputError, match="is a file: a run needs a folder"):
+        train(tiny_run(data), folder=file / under)
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr("metalabelnet.train.loop.prepare", lambda run: pytest.fail("it had begun"))
+    with pytest.raises(InputError, match="cannot be written to: choose another folder"):
+        train(tiny_run(data), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "is not a run: there is no run.json in it"),
+        ("{", "cannot be read"),
+        ("{}", "is not what a run of this program writes"),
+        ("[1]", "is not what a run of this program writes"),
+        ('{"run": {"speed": 3}, "classes": [], "shape": [], "own_net": null}', "written by another version"),
+    ],
+)
+def test_what_is_no_run_says_so(content: str | None, says: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=says):
+        RunFolder(tmp_path).run()
+    if "version" not in says:
+        with pytest.raises(InputError, match=says):
+            RunFolder(tmp_path).summary()
+
+
+def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
+    run = tiny_run(data, settings={"beta": 0.02})
+    train(run, folder=tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert RunFolder(tmp_path / "run").run() == run
+    assert about["classes"] == ["a", 'b, "c"', "ü – 文"]
+    assert about["shape"] == [4]
+    assert about["versions"]["torch"] == torch.__version__
+    assert set(about) == {"run", "classes", "shape", "own_net", "versions", "commit"}
+
+
+def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:
+    train(tiny_run(data), folder=tmp_path / "run")
+    s = RunFolder(tmp_path / "run").summary()
+    keys = "method dataset noise seed epochs selected_epoch meta_accuracy test_accuracy test_accuracy_last macro_f1 ece"
+    assert set(keys.split()) | {"seconds"} <= s.keys()
+    lines = RunFolder(tmp_path / "run").metrics()
+    chosen = lines[s["selected_epoch"]]
+    assert s["test_accuracy"] == pytest.approx(chosen["test_accuracy"])
+    assert s["meta_accuracy"] == chosen["meta_accuracy"]
+    assert s["test_accuracy_last"] == lines[-1]["test_accuracy"]
+    assert [line["epoch"] for line in lines] == [0, 1, 2, 3, 4]
+    assert s["samples"] == {"train": 62, "clean": 14, "select": 4, "test": 30}
+    assert s["unlabeled"] == 14
+
+
+# A full disk
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the kernel has no full disk to offer")
+def test_a_full_disk_leaves_the_last_checkpoint(data: Path, tmp_path: Path) -> None:
+    """The kernel's own full disk stands where the next checkpoint is to be written."""
+    run, folder = tiny_run(data), tmp_path / "run"
+    train(run, folder=tmp_path / "alone")
+    with pytest.raises(Stopped):
+        train(run, folder=folder, stop=stop_after(10))
+    file = RunFolder(folder).checkpoint
+    before = file.read_bytes()
+    beside = file.with_name(".state.pt.tmp")
+    beside.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as error:
+        train(run, folder=folder, resume=True, checkpoint_seconds=0)
+    assert error.value.errno == errno.ENOSPC
+    assert error.value.filename == str(file)
+    assert not beside.is_symlink()
+    assert file.read_bytes() == before
+    train(run, folder=folder, resume=True)
+    assert outcome(folder) == outcome(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("full_at", ["run.json", "metrics.jsonl", "model.safetensors", "labels.csv", "summary.json"])
+def test_the_disk_may_be_full_at_any_file(
+    full_at: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = tiny_run(data, "cross-entropy", epochs=2), tmp_path / "run"
+    train(run, folder=tmp_path / "alone")
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        if Path(f"/proc/self/fd/{handle}").readlink().name == f".{full_at}.tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.os, "fsync", fsync)
+        with pytest.raises(OSError, match="No space left") as error:
+            train(run, folder=folder, checkpoint_seconds=0)
+    assert error.value.filename == str(folder / full_at)
+    assert not list(folder.rglob("*.tmp"))
+    assert not RunFolder(folder).finished
+    train(run, folder=folder, resume=True)
+    assert outcome(folder) == outcome(tmp_path / "alone")
+
+
+# Numbers that are lost
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors(part)]
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "weight"])
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
+    spoilt: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = tiny_run(data, "cross-entropy", rate_drops=(1,)), tmp_path / "run"
+    train(run, folder=tmp_path / "alone")
+    step, steps = CrossEntropy.step, []
+
+    def spoil(self: CrossEntropy, batch: Batch) -> Tensor:
+        loss = step(self, batch)
+        steps.append(loss)
+        if len(steps) == 7 and spoilt == "weight":
+            next(self.net.parameters()).data[0, 0] = torch.inf
+        return loss * torch.nan if len(steps) == 7 and spoilt == "loss" else loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CrossEntropy, "step", spoil)
+        with pytest.raises(Diverged) as error:
+            train(run, folder=folder, checkpoint_seconds=0)
+    said = str(error.value)
+    assert ("the loss is nan" if spoilt == "loss" else "a weight is not a number") in said
+    assert "at step 3 of epoch 1 with learning rate 0.005" in said
+    assert f"the last good checkpoint is {RunFolder(folder).checkpoint} (epoch 1, step 2)" in said
+    state = checkpoints.load(RunFolder(folder).checkpoint, torch.device("cpu"))
+    assert (state["epoch"], state["step"]) == (1, 2)
+    found = tensors(state)
+    assert len(found) > 10
+    assert all(torch.isfinite(tensor).all() for tensor in found)
+    train(run, folder=folder, resume=True)
+    assert outcome(folder) == outcome(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
+def test_a_rate_out_of_this_world_diverges_with_a_sentence(method: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower rate"):
+        train(tiny_run(data, method, rate=1e30), folder=tmp_path / "run", checkpoint_seconds=0)
+    for file in (tmp_path / "run").rglob("state.pt"):
+        assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
+    assert not RunFolder(tmp_path / "run").finished

@@ -1,0 +1,240 @@
+"""From settings to rows: the noise asked for, the same for every method, and clean rows held out."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import BASIC, samples, tiny_run, write_npz
+from torch import Tensor
+
+from metalabelnet.data import UNLABELED, Rows
+from metalabelnet.errors import InputError
+from metalabelnet.train import prepare as prepare_module
+from metalabelnet.train import recipe
+from metalabelnet.train.prepare import Problem, device_of, prepare
+from metalabelnet.train.probe import log_probabilities
+from metalabelnet.train.settings import Run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_npz(tmp_path / "tiny.npz")
+
+
+def same_rows(a: Rows, b: Rows) -> bool:
+    tensors = all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("x", "given", "true", "index"))
+    return tensors and a.classes == b.classes and a.ids == b.ids
+
+
+def same_problem(a: Problem, b: Problem) -> bool:
+    return all(same_rows(getattr(a, part), getattr(b, part)) for part in ("train", "clean", "select", "test"))
+
+
+def flips(rows: Rows) -> Tensor:
+    """The labels that wrong rows were given."""
+    return rows.given[(rows.given != rows.true) & (rows.given != UNLABELED)]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("kind", ["uniform", "class"])
+def test_the_noise_reached_is_the_noise_asked_for(kind: str, rate: float, tmp_path: Path) -> None:
+    x, y = samples(318, seed=0)
+    file = write_npz(tmp_path / "more.npz", x_train=x, y_train=y)
+    problem = prepare(tiny_run(file, noise=f"{kind}:{rate}", unlabeled=0))
+    assert len(problem.train) == 300
+    assert problem.noise_rate == pytest.approx(rate, abs=1e-12)
+    assert len(flips(problem.train)) == round(300 * rate)
+
+
+def test_every_method_has_the_same_problem(data: Path) -> None:
+    first, *others = (prepare(tiny_run(data, method, epochs=9, rate=0.7)) for method in BASIC)
+    assert all(same_problem(first, other) for other in others)
+    assert same_problem(first, prepare(tiny_run(data)))
+    assert not same_problem(first, prepare(tiny_run(data, seed=1)))
+
+
+def test_so_many_labels_are_removed_and_no_sample(data: Path) -> None:
+    all_labeled, some = prepare(tiny_run(data, unlabeled=0)), prepare(tiny_run(data, unlabeled=14))
+    removed = some.train.given == UNLABELED
+    assert int(removed.sum()) == 14
+    assert not (all_labeled.train.given == UNLABELED).any()
+    assert torch.equal(some.train.given[~removed], all_labeled.train.given[~removed])
+    assert torch.equal(some.train.x, all_labeled.train.x)
+    assert some.noise_rate == all_labeled.noise_rate  # measured over the labels before some were removed
+
+
+def test_the_default_protocol_holds_a_fifth_out(data: Path) -> None:
+    """Every part from other rows, and the two clean parts together are the clean set of the paper's protocol."""
+    default, paper = prepare(tiny_run(data, meta=30)), prepare(tiny_run(data, meta=30, protocol="paper"))
+    assert (len(default.clean), len(default.select), len(default.train)) == (24, 6, 50)
+    assert torch.bincount(default.select.true).tolist() == [2, 2, 2]
+    parts = [set(part.index.tolist()) for part in (default.train, default.clean, default.select)]
+    assert set.union(*parts) == set(range(80))
+    assert sum(map(len, parts)) == 80
+    assert paper.select is paper.clean
+    assert set(paper.clean.index.tolist()) == parts[1] | parts[2]
+    assert same_rows(default.train, paper.train)
+
+
+def test_too_few_clean_rows_to_hold_some_out_say_so(data: Path) -> None:
+    with pytest.raises(InputError, match=r"none can be held out .* or use --protocol paper"):
+        prepare(tiny_run(data, meta=3))
+    assert len(prepare(tiny_run(data, meta=3, protocol="paper")).clean) == 3
+
+
+def test_clean_rows_are_clean(data: Path) -> None:
+    problem = prepare(tiny_run(data, noise="uniform:0.9"))
+    truth = torch.from_numpy(samples(80, seed=0)[1])
+    for rows in (problem.clean, problem.select):
+        assert torch.equal(rows.true, truth[rows.index])
+
+
+class TestLabelsGivenToTheCleanRows:
+    """Where the noise came with the data, a clean row has an untrusted label too, from which noise can be counted."""
+
+    truth = samples(80, seed=0)[1]
+    noisy = (truth + (np.arange(80) % 4 == 0)) % 3
+
+    def test_noise_made_here_is_made_for_the_training_rows_alone(self, data: Path) -> None:
+        for noise in ("uniform:0.4", "class:0.4"):
+            problem = prepare(tiny_run(data, noise=noise))
+            assert set(problem.clean.given.tolist()) == set(problem.select.given.tolist()) == {UNLABELED}
+
+    def test_labels_that_came_with_the_data_stay(self, tmp_path: Path) -> None:
+        file = write_npz(tmp_path / "noisy.npz", y_train=self.noisy, true_train=self.truth)
+        problem = prepare(tiny_run(file, noise="none"))
+        for rows in (problem.train, problem.clean, problem.select):
+            given = torch.from_numpy(self.noisy)[rows.index]
+            assert torch.equal(rows.given, torch.where(rows.given == UNLABELED, UNLABELED, given))
+            assert torch.equal(rows.true, torch.from_numpy(self.truth)[rows.index])
+        assert (problem.clean.given != UNLABELED).all()
+        assert (problem.clean.given != problem.clean.true).any()
+
+    def test_labels_from_a_file_are_looked_up(self, data: Path, tmp_path: Path) -> None:
+        np.save(tmp_path / "people.npy", self.noisy)
+        problem = prepare(tiny_run(data, noise=f"file:{tmp_path / 'people.npy'}", unlabeled=0))
+        for rows in (problem.train, problem.clean, problem.select):
+            assert torch.equal(rows.given, torch.from_numpy(self.noisy)[rows.index])
+        wrong = (self.noisy != self.truth)[problem.train.index]
+        assert problem.noise_rate == pytest.approx(wrong.mean())
+
+    def test_a_clean_part_of_its_own_has_none(self, tmp_path: Path) -> None:
+        x, y = samples(30, seed=7)
+        file = write_npz(tmp_path / "own.npz", x_meta=x, y_meta=y)
+        problem = prepare(tiny_run(file, noise="none"))
+        assert set(problem.clean.given.tolist()) == {UNLABELED}
+        assert len(problem.train) == 80
+        assert np.isnan(problem.noise_rate)
+
+
+def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
+    truth = samples(80, seed=0)[1]
+    noisy = np.where(np.arange(80) % 5 == 0, (truth + 1) % 3, truth)
+    file = write_npz(tmp_path / "noisy.npz", y_train=noisy, true_train=truth)
+    problem = prepare(tiny_run(file, noise="none", unlabeled=0))
+    wrong = (noisy != truth)[problem.train.index]
+    assert problem.noise_rate == pytest.approx(wrong.mean())
+
+
+def test_nothing_labeled_is_refused(tmp_path: Path) -> None:
+    x, y = samples(30, seed=7)
+    file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_meta=x, y_meta=y)
+    with pytest.raises(InputError, match="no training row has a label"):
+        prepare(tiny_run(file, noise="none", unlabeled=0))
+
+
+def test_augmentation_of_a_table_is_refused(data: Path) -> None:
+    with pytest.raises(InputError, match="is for images"):
+        prepare(tiny_run(data, augment="flip-crop"))
+
+
+@pytest.mark.parametrize("device", ["meta", "nowhere", "cpu:x"])
+def test_a_device_that_cannot_compute_is_refused(device: str) -> None:
+    with pytest.raises(InputError, match=f"device '{device}' cannot be used") as error:
+        device_of(Run(device=device))
+    assert "\n" not in str(error.value)
+
+
+def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    with pytest.raises(InputError, match="device 'cuda' cannot be used"):
+        device_of(Run(device="cuda"))
+    assert device_of(Run(device="auto")).type == "cpu"
+
+
+# Feature-dependent noise
+
+
+@pytest.fixture(scope="module")
+def probe() -> dict[str, Any]:
+    """The answer of the probe on digits, asked once: it depends on the data and the seed alone."""
+    pytest.importorskip("sklearn")
+    answers: dict[str, Any] = {}
+
+    def ask(net: Any, rows: Rows, **how: Any) -> Tensor:
+        if "scores" not in answers:
+            answers["scores"] = log_probabilities(net, rows, **how)
+            answers["true"] = rows.true
+        return answers["scores"]
+
+    answers["ask"] = ask
+    return answers
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4, 0.6, 0.8])
+def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate is exact, and no class draws the flips to itself as truck does in the published array."""
+    monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
+    problem = prepare(recipe("digits", noise=f"feature:{rate}", meta=100, device="cpu"))
+    n = len(problem.train)
+    assert n == 1197
+    assert problem.noise_rate == pytest.approx(int(n * rate + 1e-9) / n, abs=1e-12)
+    received = torch.bincount(flips(problem.train), minlength=10)
+    assert int(received.max()) <= received.sum() / 3
+    assert int((received > 0).sum()) == 10
+
+
+def test_the_probe_has_learned_and_has_no_ties(probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
+    prepare(recipe("digits", noise="feature:0.2", meta=100, device="cpu"))
+    scores, true = probe["scores"], probe["true"]
+    assert scores.dtype == torch.float64
+    assert (scores.argmax(1) == true).double().mean() > 0.97
+    second = scores.sort(1).values[:, -2]
+    assert len(second.unique()) > 0.99 * len(second)
+
+
+def test_the_probe_is_the_same_each_time(data: Path) -> None:
+    runs = [prepare(tiny_run(data, noise="feature:0.4", **changes)) for changes in ({}, {}, {"method": "fine-tune"})]
+    assert same_problem(runs[0], runs[1])
+    assert same_problem(runs[0], runs[2])
+    assert runs[0].noise_rate == int(62 * 0.4) / 62
+
+
+def test_probabilities_from_a_file_are_those_of_the_samples_by_number(data: Path, tmp_path: Path) -> None:
+    """A file that is sure of one wrong class for the first rows of the data, and of the truth for all others."""
+    truth = samples(80, seed=0)[1]
+    p = np.full((80, 3), 0.01)
+    p[np.arange(80), truth] = 0.9
+    p[:20] = 0.01
+    p[np.arange(20), (truth[:20] + 2) % 3] = 0.9
+    np.save(tmp_path / "p.npy", p)
+    run = tiny_run(data, noise="feature:0.1", noise_probs=str(tmp_path / "p.npy"), unlabeled=0)
+    train = prepare(run).train
+    wrong = train.given != train.true
+    assert int(wrong.sum()) == 6
+    assert (train.index[wrong] < 20).all()
+    assert torch.equal(train.given[wrong], (train.true[wrong] + 2) % 3)
+
+
+def test_probabilities_of_another_shape_are_refused(data: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "p.npy", np.ones((62, 3)))
+    run = tiny_run(data, noise="feature:0.1", noise_probs=str(tmp_path / "p.npy"))
+    with pytest.raises(InputError, match="the data has 80 samples"):
+        prepare(run)
+    with pytest.raises(InputError, match="there is no file"):
+        prepare(dataclasses.replace(run, noise_probs=str(tmp_path / "q.npy")))
