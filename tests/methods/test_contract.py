@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import Walk, blobs, small_problem, small_run
 from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
 from metalabelnet.train.evaluate import score
+from small import Walk, blobs, small_problem, small_run
 
 GOLDEN = Path(__file__).with_name("golden.json")
 pytestmark = pytest.mark.parametrize("name", METHODS)

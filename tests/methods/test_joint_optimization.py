@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from small import Walk, small_problem, small_run
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -22,6 +21,7 @@ from metalabelnet.methods.joint_optimization import (
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.settings import recipe
+from small import Walk, small_problem, small_run
 
 NAME = "joint-optimization"
 PRIOR = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from small import Walk, small_problem, small_run
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
@@ -17,6 +16,7 @@ from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.meta_weight_net import MetaWeightNet, weighted_loss
 from metalabelnet.train.settings import recipe
+from small import Walk, small_problem, small_run
 
 
 def weight_net(hidden: int = 5, seed: int = 0) -> WeightNet:

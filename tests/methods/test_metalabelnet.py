@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from small import Walk, small_problem, small_run
 from torch import Tensor, nn
 
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.errors import InputError
 from metalabelnet.train.loop import build
+from small import Walk, small_problem, small_run
 
 
 def weights(walk: Walk) -> dict[str, Tensor]:

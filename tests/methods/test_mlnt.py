@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from small import Walk, blobs, small_problem, small_run
 from torch import Tensor, nn
 
 from metalabelnet.core.losses import cross_entropy
@@ -16,6 +15,7 @@ from metalabelnet.methods.mlnt import MLNT, MLNTSettings, consistency_loss, synt
 from metalabelnet.nets.head import Extractor
 from metalabelnet.seeds import generator
 from metalabelnet.train.settings import recipe
+from small import Walk, blobs, small_problem, small_run
 
 
 def pairs(seed: int = 0) -> tuple[Tensor, Tensor]:

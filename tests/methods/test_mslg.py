@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import Walk, small_problem, small_run
 from torch import Tensor
 
 from metalabelnet.core.losses import classification_loss
@@ -15,6 +14,7 @@ from metalabelnet.data.batches import Batch
 from metalabelnet.methods import METHODS
 from metalabelnet.methods.mslg import MSLG, MSLGSettings, rows_of
 from metalabelnet.train.settings import recipe
+from small import Walk, small_problem, small_run
 
 
 def in_phase_2(**settings: object) -> tuple[MSLG, Batch]:

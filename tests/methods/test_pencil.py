@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from small import Walk, small_problem, small_run
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -14,6 +13,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods.pencil import Pencil, PencilSettings, pencil_loss
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.settings import Run, recipe
+from small import Walk, small_problem, small_run
 
 A, B = 0.3, 0.7
 

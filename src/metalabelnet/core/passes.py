@@ -38,6 +38,17 @@ def forward(net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statis
     return logits.to(x.dtype)
 
 
+@torch.no_grad()
+def predict(net: nn.Module, x: Tensor) -> Tensor:
+    """The logits in eval mode: running statistics, no dropout. The network's mode is afterwards as it was."""
+    mode = net.training
+    try:
+        logits: Tensor = net.eval()(x)
+    finally:
+        net.train(mode)
+    return logits
+
+
 @contextmanager
 def low_precision(*, on: bool) -> Iterator[None]:
     """Let all passes within compute their matrix products in bfloat16. Weights and logits stay what they are."""

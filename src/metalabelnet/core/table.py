@@ -31,5 +31,5 @@ class SoftLabelTable:
         return {"logits": self.logits}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over, as a copy: labels are changed in place."""
-        self.logits = state_dict["logits"].clone()
+        """Take a state over, into the table that is there."""
+        self.logits.copy_(state_dict["logits"])

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch.nn import functional
 
-from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy, entropy_loss
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method
 
@@ -64,17 +61,18 @@ class Bootstrap(Method):
 
     summary = "targets that mix the given label with the network's own prediction"
     reference = "Reed et al. 2015"
+    recordable = True
     Settings: ClassVar[type] = BootstrapSettings
 
     settings: BootstrapSettings
 
     def step(self, batch: Batch) -> Tensor:
         """A step against the loss of the kind chosen."""
-        s, theta = self.settings, trainable(self.net)
-        logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        if s.kind == "soft":
-            loss = soft_bootstrap(logits, batch.given, s.soft_beta).mean()
-        else:
-            loss = hard_bootstrap(logits, batch.given, s.hard_beta).mean()
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
-        return loss.detach()
+        s = self.settings
+
+        def loss(logits: Tensor) -> Tensor:
+            if s.kind == "soft":
+                return soft_bootstrap(logits, batch.given, s.soft_beta).mean()
+            return hard_bootstrap(logits, batch.given, s.hard_beta).mean()
+
+        return self.minimise(loss, batch.x, batch.seed)

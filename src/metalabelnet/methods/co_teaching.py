@@ -16,7 +16,7 @@ from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Found
 from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.passes import forward, predict, trainable
 from metalabelnet.core.transition import class_prior, counted, noise_rate
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
@@ -83,6 +83,7 @@ class CoTeaching(Method):
 
     summary = "two networks that choose small-loss samples for each other"
     reference = "Han et al. 2018"
+    recordable = True
     Settings: ClassVar[type] = CoTeachingSettings
     own: ClassVar[Mapping[str, Any]] = {
         "epochs": 200,
@@ -162,15 +163,11 @@ class CoTeaching(Method):
         if self.halves is not None:
             self.halves.end_epoch()
 
-    @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """The logarithm of the two networks' mean probabilities."""
         if self.halves is not None:
             return self.halves.logits(x)
-        mode = self.peer.training
-        other: Tensor = self.peer.eval()(to_input(x, self.task.dtype))
-        self.peer.train(mode)
-        both = torch.stack([super().logits(x), other])
+        both = torch.stack([super().logits(x), predict(self.peer, to_input(x, self.task.dtype))])
         return both.log_softmax(2).logsumexp(0) - math.log(2)
 
     def parts(self) -> dict[str, Part]:

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.algorithm import descend
 from metalabelnet.core.memory import Found
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.core.transition import anchor, counted
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown
@@ -77,6 +74,7 @@ class Forward(Method):
 
     summary = "cross-entropy behind the transition matrix of the noise, which is found first"
     reference = "Patrini et al. 2017"
+    recordable = True
     Settings: ClassVar[type] = ForwardSettings
     own: ClassVar[Mapping[str, Any]] = {
         "epochs": 120,
@@ -145,11 +143,8 @@ class Forward(Method):
             return self.halves.step(batch)
         if self.found is None:
             return self.learn(batch.x, batch.given, batch.seed)
-        theta, T = trainable(self.net), self.found.get_buffer("T")
-        logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        loss = forward_cross_entropy(logits, batch.given, T).mean()
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
-        return loss.detach()
+        T = self.found.get_buffer("T")
+        return self.minimise(lambda logits: forward_cross_entropy(logits, batch.given, T).mean(), batch.x, batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Gather what the two networks say, in their stage."""

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Memory
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 
@@ -72,6 +69,7 @@ class GCE(Method):
 
     summary = "a loss between cross-entropy and mean absolute error; truncated, it drops what it cannot fit"
     reference = "Zhang and Sabuncu 2018"
+    recordable = True
     Settings: ClassVar[type] = GCESettings
     own: ClassVar[Mapping[str, Any]] = {
         "epochs": 120,
@@ -93,14 +91,15 @@ class GCE(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """A step against L_q, or against L_trunc with the samples kept since the last pass."""
-        s, theta = self.settings, trainable(self.net)
-        logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        losses = generalized_cross_entropy(logits, batch.given, s.q)
-        if s.truncated:
-            losses = truncated(losses, self.memory["kept"][batch.index], s.q, s.k)
-        loss = losses.mean()
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
-        return loss.detach()
+        s = self.settings
+
+        def loss(logits: Tensor) -> Tensor:
+            losses = generalized_cross_entropy(logits, batch.given, s.q)
+            if s.truncated:
+                losses = truncated(losses, self.memory["kept"][batch.index], s.q, s.k)
+            return losses.mean()
+
+        return self.minimise(loss, batch.x, batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Choose the samples for the epochs to come, where it is time."""

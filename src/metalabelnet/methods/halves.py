@@ -21,7 +21,7 @@ from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Memory
 from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.passes import forward, predict, trainable
 from metalabelnet.core.transition import Estimate, estimated
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
@@ -99,10 +99,7 @@ class Halves:
         return torch.stack([self._ask(net, x) for net in self.nets]).logsumexp(0) - math.log(2)
 
     def _ask(self, net: nn.Module, x: Tensor) -> Tensor:
-        mode = net.training
-        logits: Tensor = net.eval()(to_input(x, self.task.dtype))
-        net.train(mode)
-        return logits.log_softmax(1)
+        return predict(net, to_input(x, self.task.dtype)).log_softmax(1)
 
     def parts(self) -> dict[str, Part]:
         """Everything with a state, by name."""

@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import entropy_loss
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.core.table import SoftLabelTable
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
@@ -173,14 +170,16 @@ class JointOptimization(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """One step on the labels as they are, with the regularisers in the first stage."""
-        theta, y = trainable(self.net), self.labels.logits[batch.index].softmax(1)
-        logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        loss = soft_cross_entropy(logits, y).mean()
-        if not self.retraining:
-            loss = loss + self.settings.a * prior_loss(logits, self.prior)
-            loss = loss + self.settings.b * entropy_loss(logits).mean()
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
-        return loss.detach()
+        y = self.labels.logits[batch.index].softmax(1)
+
+        def loss(logits: Tensor) -> Tensor:
+            l_c = soft_cross_entropy(logits, y).mean()
+            if self.retraining:
+                return l_c
+            l_p, l_e = prior_loss(logits, self.prior), entropy_loss(logits).mean()
+            return l_c + self.settings.a * l_p + self.settings.b * l_e
+
+        return self.minimise(loss, batch.x, batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Predict the labeled rows, and replace their labels once it is time."""

@@ -13,7 +13,7 @@ from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import gradients
 from metalabelnet.core.optimizers import SGD
-from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.passes import forward, predict, trainable
 from metalabelnet.data.batches import to_input
 
 if TYPE_CHECKING:
@@ -136,13 +136,9 @@ class Method(ABC):
     def end_epoch(self, epoch: int) -> None:
         """Revise what is revised once an epoch."""
 
-    @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """The classifier's logits for samples as they are stored."""
-        mode = self.net.training
-        logits: Tensor = self.net.eval()(to_input(x, self.task.dtype))
-        self.net.train(mode)
-        return logits
+        return predict(self.net, to_input(x, self.task.dtype))
 
     def soft_labels(self) -> Tensor | None:
         """The soft label of every training row, where the method has made some."""
@@ -177,9 +173,13 @@ class Method(ABC):
                 own = {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
                 part.load_state_dict(own)
 
-    def learn(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
-        """One conventional step: cross-entropy on these labels."""
+    def minimise(self, loss_of: Callable[[Tensor], Tensor], x: Tensor, seed: int) -> Tensor:
+        """One step of the classifier against a scalar loss of its logits; gives that loss."""
         theta = trainable(self.net)
-        loss = cross_entropy(forward(self.net, x, theta, seed=seed, update_statistics=True), labels).mean()
+        loss = loss_of(forward(self.net, x, theta, seed=seed, update_statistics=True))
         descend(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
+
+    def learn(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
+        """One conventional step: cross-entropy on these labels."""
+        return self.minimise(lambda logits: cross_entropy(logits, labels).mean(), x, seed)

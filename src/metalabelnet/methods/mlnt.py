@@ -15,7 +15,7 @@ from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import Engine, gradients
 from metalabelnet.core.neighbours import NeighbourTable
-from metalabelnet.core.passes import Theta, forward, trainable
+from metalabelnet.core.passes import Theta, forward, predict, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
@@ -199,14 +199,9 @@ class MLNT(Method):
         for slow, fast in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
             slow.lerp_(fast, 1 - self.gamma)
 
-    @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """The teacher's logits, once there is one."""
-        net = self.net if self.teacher is None else self.teacher
-        mode = net.training
-        logits: Tensor = net.eval()(to_input(x, self.task.dtype))
-        net.train(mode)
-        return logits
+        return predict(self.net if self.teacher is None else self.teacher, to_input(x, self.task.dtype))
 
     def parts(self) -> dict[str, Part]:
         """After warm-up, the teacher and the neighbours too."""

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method
 
@@ -61,6 +58,7 @@ class SCE(Method):
 
     summary = "cross-entropy plus cross-entropy with label and prediction exchanged"
     reference = "Wang et al. 2019"
+    recordable = True
     Settings: ClassVar[type] = SCESettings
     own: ClassVar[Mapping[str, Any]] = {
         "epochs": 120,
@@ -76,8 +74,9 @@ class SCE(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """A step against the symmetric loss."""
-        s, theta = self.settings, trainable(self.net)
-        logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        loss = symmetric_cross_entropy(logits, batch.given, s.a, s.b, math.log(s.zero)).mean()
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
-        return loss.detach()
+        s = self.settings
+
+        def loss(logits: Tensor) -> Tensor:
+            return symmetric_cross_entropy(logits, batch.given, s.a, s.b, math.log(s.zero)).mean()
+
+        return self.minimise(loss, batch.x, batch.seed)

@@ -31,7 +31,7 @@ class NetKind:
 
 NETS: dict[str, NetKind] = {
     "cnn8": NetKind(
-        summary="the paper's 8-layer CNN, for images of 24 pixels or more",
+        summary="the paper's 8-layer CNN, for images of 8 pixels or more",
         takes=lambda shape: len(shape) == 3 and min(shape[1:]) >= 8,
         make=CNN8,
     ),
