@@ -189,7 +189,7 @@ def test_running_statistics_follow_the_clean_batch_only_if_asked(updates: bool, 
 
 def test_settings_are_the_authors_and_refuse_an_empty_net() -> None:
     method, _ = under_way()
-    assert (method.adam.defaults["lr"], method.adam.defaults["weight_decay"]) == (1e-3, 1e-4)
+    assert (method.adam.rate, method.adam.weight_decay) == (1e-3, 1e-4)
     run = recipe("digits", method="meta-weight-net", preset="own")
     assert (run.epochs, run.rate, run.rate_drops, run.batch_size) == (40, 0.1, (36, 38), 100)
     with pytest.raises(InputError, match="hidden=0"):
