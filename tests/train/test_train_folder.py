@@ -15,7 +15,7 @@ from torch import Tensor
 from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.cross_entropy import CrossEntropy
-from metalabelnet.train import Diverged, RunFolder, Stopped, train
+from metalabelnet.train import Diverged, Run, RunFolder, Stopped, train
 from metalabelnet.train import checkpoint as checkpoints
 
 
@@ -65,7 +65,7 @@ def test_other_settings_are_named_and_refused(name: str, value: Any, data: Path,
     before = snapshot(folder)
     with pytest.raises(InputError, match=f"was started with {name} = ") as error:
         train(tiny_run(data, **{name: value}), folder=folder, resume=True)
-    assert repr(value) in str(error.value)
+    assert repr(json.loads(json.dumps(value))) in str(error.value)
     assert snapshot(folder) == before
 
 
@@ -113,7 +113,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
         ("{", "cannot be read"),
         ("{}", "is not what a run of this program writes"),
         ("[1]", "is not what a run of this program writes"),
-        ('{"run": {"speed": 3}, "classes": [], "shape": [], "own_net": null}', "written by another version"),
+        (
+            '{"run": {"speed": 3}, "classes": [], "shape": [], "own_net": null, "method_settings": {}}',
+            "written by another version",
+        ),
     ],
 )
 def test_what_is_no_run_says_so(content: str | None, says: str, tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
     assert about["classes"] == ["a", 'b, "c"', "ü – 文"]
     assert about["shape"] == [4]
     assert about["versions"]["torch"] == torch.__version__
-    assert set(about) == {"run", "classes", "shape", "own_net", "versions", "commit"}
+    assert set(about) == {"run", "method_settings", "classes", "shape", "own_net", "versions", "commit"}
 
 
 def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:
@@ -249,3 +252,16 @@ def test_a_rate_out_of_this_world_diverges_with_a_sentence(method: str, data: Pa
     for file in (tmp_path / "run").rglob("state.pt"):
         assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
     assert not RunFolder(tmp_path / "run").finished
+
+
+def test_a_default_that_has_changed_since_is_another_setting(tmp_path: Path) -> None:
+    """A folder says with which value it was started, not only that it was the default."""
+    files = RunFolder(tmp_path / "run")
+    run = Run(method="metalabelnet")
+    files.create(run, classes=["a", "b"], shape=[4], own_net=None)
+    about = json.loads((files.path / "run.json").read_text())
+    assert about["method_settings"]["beta"] == 0.01
+    about["method_settings"]["beta"] = 0.5
+    (files.path / "run.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"metalabelnet\.beta = 0\.5, not 0\.01"):
+        files.check(run, resume=True)

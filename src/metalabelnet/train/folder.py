@@ -62,11 +62,13 @@ class RunFolder:
             return
         if not resume:
             raise InputError(f"{self.path} holds a run already: add --resume to go on with it, or choose another --out")
-        before, now = dataclasses.asdict(self.run()), dataclasses.asdict(run)
-        for name, value in now.items():
-            if json.loads(json.dumps(value)) != json.loads(json.dumps(before[name])):
+        self.run()  # refuses what another version has written
+        about = self.about()
+        before, now = _everything(about["run"], about["method_settings"]), _everything(*_settings(run))
+        for name, value in json.loads(json.dumps(now)).items():
+            if value != before.get(name):
                 raise InputError(
-                    f"{self.path} was started with {name} = {before[name]!r}, not {value!r}: "
+                    f"{self.path} was started with {name} = {before.get(name)!r}, not {value!r}: "
                     "resume with the settings it has, or choose another --out"
                 )
 
@@ -74,7 +76,8 @@ class RunFolder:
         """Make the folder and write down what is about to be done, with facts found on the way."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "run.json").exists():
-            about = {"run": dataclasses.asdict(run), **facts, "versions": versions(), "commit": commit()}
+            fields, settings = _settings(run)
+            about = {"run": fields, "method_settings": settings, **facts, "versions": versions(), "commit": commit()}
             self.write_json("run.json", about)
 
     def run(self, **changes: Any) -> Run:
@@ -94,7 +97,7 @@ class RunFolder:
             about: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
             raise InputError(f"{file} cannot be read: {error}") from error
-        if not isinstance(about, dict) or not {"run", "classes", "shape", "own_net"} <= about.keys():
+        if not isinstance(about, dict) or not about.keys() >= _WRITTEN:
             raise InputError(f"{file} is not what a run of this program writes")
         return about
 
@@ -141,6 +144,19 @@ class RunFolder:
     def clean_up(self) -> None:
         """Remove what is of no use once the summary stands."""
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
+
+
+_WRITTEN = {"run", "method_settings", "classes", "shape", "own_net"}
+
+
+def _settings(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a run, and those of its method with their defaults filled in."""
+    return dataclasses.asdict(run), dataclasses.asdict(run.method_settings())
+
+
+def _everything(run: dict[str, Any], method_settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings by name; what was left to a default that has changed since is a difference too."""
+    return run | {f"{run['method']}.{name}": value for name, value in method_settings.items()}
 
 
 def versions() -> dict[str, str]:
