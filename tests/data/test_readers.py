@@ -715,3 +715,9 @@ def test_npz_that_is_broken(tmp_path: Path) -> None:
         archive.writestr("x_train", b"text")
     with pytest.raises(InputError, match=r"mine\.npz: x_train"):
         load(str(path))
+
+
+def test_a_download_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be downloaded"):
+        fetch("http://127.0.0.1:9/nothing", tmp_path / "new" / "file", "0" * 32)
+    assert not (tmp_path / "new").exists()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
 from metalabelnet.train.evaluate import score
+from metalabelnet.train.loop import build
 from small import Walk, blobs, small_problem, small_run
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -121,6 +122,17 @@ def test_the_model_alone_predicts_the_same(name: str) -> None:
     again.method.load_model(weights(walk))
     x = blobs(6, seed=9).x
     assert torch.equal(walk.method.logits(x), again.method.logits(x))
+
+
+def test_ones_own_network_is_what_all_its_networks_are_like(name: str) -> None:
+    """A second network, a peer or a teacher is of the kind that was given."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3))
+    walk = Walk(small_run(name), small_problem())
+    walk.method = build(walk.run, walk.problem, net)
+    walk.go()
+    like = [part for part in walk.method.parts().values() if isinstance(part, nn.Sequential)]
+    assert like
+    assert all(str(part) == str(net) for part in like)
 
 
 def test_golden_trace(name: str) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.errors import InputError
-from metalabelnet.nets import NETS, auto, build
+from metalabelnet.nets import NETS, another, auto, build
 from metalabelnet.nets.head import Extractor, find_head
 
 SHAPES = [
@@ -108,3 +108,17 @@ def test_looking_for_the_head_changes_nothing() -> None:
     assert net.training
     assert not any(module._forward_hooks for module in net.modules())
     assert all(torch.equal(before[k], t) for k, t in net.state_dict().items())
+
+
+def test_another_network_has_the_same_layers_and_weights_of_its_own() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.1), nn.Linear(5, 3))
+    net(torch.randn(8, 4))  # moves the running statistics
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first, again, other = (another(net, seed=seed) for seed in (1, 1, 2))
+    assert str(first) == str(net)
+    assert torch.equal(first[0].weight, again[0].weight)
+    assert not torch.equal(first[0].weight, other[0].weight)
+    assert not torch.equal(first[0].weight, net[0].weight)
+    assert first[1].running_mean.abs().sum() == 0
+    assert torch.equal(state, torch.get_rng_state())

@@ -42,6 +42,7 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
     """
     growing = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     way_out = f"put the file into {target.parent} yourself, or name a folder that has it in {FOLDER_VARIABLE}"
+    there = target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         got = _stream(url, growing, progress)
@@ -55,6 +56,9 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
     finally:
         with suppress(OSError):  # most often it is not there, and a first error must not be hidden
             growing.unlink()
+        if not there:
+            with suppress(OSError):  # goes only if it is empty: what was not there before a failure is not there after
+                target.parent.rmdir()
 
 
 def _stream(url: str, growing: Path, progress: Progress | None) -> str:

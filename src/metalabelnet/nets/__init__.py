@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["NETS", "NetKind", "auto", "build"]
+__all__ = ["NETS", "NetKind", "another", "auto", "build"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,22 @@ def auto(shape: tuple[int, ...]) -> str:
     if len(shape) == 1:
         return "mlp"
     return "cnn8" if min(shape[1:]) > 28 else "small-cnn" if min(shape[1:]) >= 4 else "mlp"
+
+
+def another(net: nn.Module, *, seed: int) -> nn.Module:
+    """A network like this one, its weights drawn anew from the seed: for methods that need several.
+
+    Every module with a `reset_parameters` is reset, which is what PyTorch's own layers have. What has none, such as
+    a bare parameter, is copied as it is.
+    """
+    copied = copy.deepcopy(net)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for module in copied.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+    return copied
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:

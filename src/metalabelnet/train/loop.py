@@ -101,11 +101,13 @@ def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
-        own = net is not None and k == 0
-        made = net if own else nets.build(name, problem.shape, len(problem.train.classes), seed=seed)
+        if net is None:
+            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed)
+        else:
+            made = net if k == 0 else nets.another(net, seed=seed)
         # Tensor cores read images with the channels last; anything else is reordered again and again.
         layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
-        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[union-attr,call-overload,no-any-return]
+        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
     task = Task(
         make_net=make_net,
