@@ -42,7 +42,9 @@ class Console:
             from rich.table import Table
             from rich.text import Text
 
-            table = Table(*columns)
+            table = Table()
+            for place, name in enumerate(columns):
+                table.add_column(name, no_wrap=place == 0)  # a name cut short is no name
             for row in rows:
                 table.add_row(*(Text(cell) for cell in row))
             self.rich.print(table)

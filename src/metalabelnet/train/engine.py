@@ -80,13 +80,15 @@ class Engine:
         static = Batch(**{name: _static(getattr(batch, name)) for name in INPUTS}, seed=batch.seed)
         with unchanged(self.method):
             recording = record(self._plain, static)
-            step: Step = compile_recording(recording) if self.compiled else recording
 
             def run() -> Tensor:
                 with torch.no_grad():
                     return step(*(getattr(static, name) for name in INPUTS))
 
-            loss = run()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
+                step: Step = compile_recording(recording) if self.compiled else recording
+                loss = run()
             if batch.x.is_cuda:
                 loss, run = capture(run)
 
