@@ -265,3 +265,13 @@ def test_a_default_that_has_changed_since_is_another_setting(tmp_path: Path) -> 
     (files.path / "run.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"metalabelnet\.beta = 0\.5, not 0\.01"):
         files.check(run, resume=True)
+
+
+def test_two_processes_do_not_train_in_one_folder(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(tiny_run(data), folder=folder, stop=stop_after(2))
+    with RunFolder(folder).held(), pytest.raises(InputError, match="another process is at work on this run"):
+        train(tiny_run(data), folder=folder, resume=True)
+    train(tiny_run(data), folder=folder, resume=True)
+    assert not (folder / "checkpoint").exists()

@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ from metalabelnet.train import checkpoint
 from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 
@@ -79,6 +82,24 @@ class RunFolder:
             fields, settings = _settings(run)
             about = {"run": fields, "method_settings": settings, **facts, "versions": versions(), "commit": commit()}
             self.write_json("run.json", about)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in this folder. The system lets go of it when this process ends, however."""
+        try:
+            import fcntl
+        except ImportError:  # not POSIX: whoever starts a run twice is on their own
+            yield
+            return
+        self.checkpoint.parent.mkdir(exist_ok=True)
+        with (self.checkpoint.parent / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{self.path}: another process is at work on this run; wait for it, or stop it"
+                ) from None
+            yield
 
     def run(self, **changes: Any) -> Run:
         """The settings this folder was started with, with fields changed as given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,9 @@ def train(
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         files.create(run, classes=loop.problem.train.classes, shape=loop.problem.shape, own_net=own_net)
+    with nullcontext() if files is None else files.held():
         loop.restore()
-    return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
+        return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
 
 
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
@@ -263,8 +265,7 @@ class Loop:
 
     def restore(self) -> None:
         """Go on from the checkpoint, if there is one."""
-        assert self.files is not None
-        if not self.files.checkpoint.exists():
+        if self.files is None or not self.files.checkpoint.exists():
             return
         state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
         self.method.load_state(state.pop("method"))
