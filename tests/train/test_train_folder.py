@@ -271,7 +271,7 @@ def test_two_processes_do_not_train_in_one_folder(data: Path, tmp_path: Path) ->
     folder = tmp_path / "run"
     with pytest.raises(Stopped):
         train(tiny_run(data), folder=folder, stop=stop_after(2))
-    with RunFolder(folder).held(), pytest.raises(InputError, match="another process is at work on this run"):
+    with RunFolder(folder).held(), pytest.raises(InputError, match="another process is at work on it"):
         train(tiny_run(data), folder=folder, resume=True)
     train(tiny_run(data), folder=folder, resume=True)
     assert not (folder / "checkpoint").exists()

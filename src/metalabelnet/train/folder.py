@@ -85,7 +85,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from training in this folder. The system lets go of it when this process ends, however."""
+        """Keep other processes from training in this folder, until this one is done or gone, in whatever way."""
         try:
             import fcntl
         except ImportError:  # not POSIX: whoever starts a run twice is on their own
@@ -96,9 +96,9 @@ class RunFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(
-                    f"{self.path}: another process is at work on this run; wait for it, or stop it"
-                ) from None
+                raise InputError(f"{self.path}: another process is at work on it; wait for it, or stop it") from None
+            except OSError:  # a file system without locks
+                pass
             yield
 
     def run(self, **changes: Any) -> Run:
