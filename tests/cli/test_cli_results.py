@@ -38,8 +38,13 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     for epoch, line in enumerate(lines[1:], 1):
         assert re.fullmatch(rf"metalabelnet: epoch {epoch}/5: loss [\d.]+, clean [\d.]+ %, test [\d.]+ %", line)
     summary = RunFolder(here / "run").summary()
-    assert f"{summary['test_accuracy']:.2f} % at epoch {summary['selected_epoch']}, selected on clean" in said.out
-    assert f"{summary['test_accuracy_last']:.2f} % at the last epoch" in said.out
+    assert f"epoch {summary['selected_epoch']}, with {summary['meta_accuracy']:.2f} % of the clean" in said.out
+    test, last = summary["test_accuracy"], summary["test_accuracy_last"]
+    assert f"{test:.2f} %; at the last epoch {last:.2f} %" in said.out
+    with (here / "run" / "labels.csv").open(encoding="utf-8") as file:
+        suspects = sum(row["suspect"] == "1" for row in csv.DictReader(file))
+    assert summary["suspects"] == suspects
+    assert f"{suspects} of 48 given labels differ" in said.out
     assert said.out.splitlines()[-1].split() == ["run", "folder", "run"]
 
 

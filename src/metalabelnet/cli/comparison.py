@@ -43,14 +43,20 @@ def describe(run: Run, problem: Problem) -> str:
 def show_summary(console: Console, files: RunFolder) -> None:
     """The result of one run, and where it is."""
     s = files.summary()
+    labeled = s["samples"]["train"] - s["unlabeled"]
     rows = [
-        ["test accuracy", f"{_percent(s['test_accuracy'])} at epoch {s['selected_epoch']}, selected on clean samples"],
-        ["", f"{_percent(s['test_accuracy_last'])} at the last epoch"],
-        ["macro-F1", _percent(s["macro_f1"])],
-        ["calibration error", _percent(s["ece"])],
-        ["right labels", f"{_percent(s['label_accuracy'])} of the training samples, by the classifier"],
-        ["run folder", str(files.path)],
+        ["selected", f"epoch {s['selected_epoch']}, with {_percent(s['meta_accuracy'])} of the clean samples right"]
     ]
+    if s["test_accuracy"] is not None:
+        rows += [
+            ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],
+            ["macro-F1", _percent(s["macro_f1"])],
+            ["calibration error", _percent(s["ece"])],
+        ]
+    if s["label_accuracy"] is not None:
+        rows.append(["right labels", f"{_percent(s['label_accuracy'])} of the training samples, by the classifier"])
+    rows.append(["suspects", f"{s['suspects']} of {labeled} given labels differ from the classifier's"])
+    rows.append(["run folder", str(files.path)])
     console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
 
 

@@ -301,7 +301,8 @@ class Loop:
         assert self.best is not None
         run, problem = self.run, self.problem
         known = problem.train.true >= 0
-        right = labels.probabilities.argmax(1) == problem.train.true
+        label, given = labels.probabilities.argmax(1), problem.train.given
+        right = label == problem.train.true
         summary: dict[str, Any] = {
             "method": run.method,
             "dataset": run.data,
@@ -317,7 +318,8 @@ class Loop:
             "ece": None,
             "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
             "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "select", "test")},
-            "unlabeled": int((problem.train.given < 0).sum()),
+            "unlabeled": int((given < 0).sum()),
+            "suspects": int(((given >= 0) & (given != label)).sum()),
             "seconds": round(self.seconds, 3),
         }
         if len(problem.test):
