@@ -1,7 +1,4 @@
-"""What every test shares: one torch thread (tests run beside each other), and small data."""
-
-import os
-from pathlib import Path
+"""What every test shares: one torch thread, because tests run beside each other, and no card where there is none."""
 
 import pytest
 import torch
@@ -9,14 +6,9 @@ import torch
 torch.set_num_threads(1)
 
 
-def data_folder() -> Path:
-    """The folder with files too large, or not free enough, to come along."""
-    folder = os.environ.get("METALABELNET_DATA")
-    if not folder:
-        pytest.skip("needs METALABELNET_DATA, a folder with cifar10.npz and feature_noise_probs_cifar10.npy")
-    return Path(folder)
-
-
-@pytest.fixture
-def real_data() -> Path:
-    return data_folder()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without a card, what needs one is skipped and says so."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA card"))

@@ -18,7 +18,7 @@ from metalabelnet.core.transition import anchor, counted
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods.halves import Halves
-from metalabelnet.methods.method import Method, Task
+from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 from metalabelnet.noise import read_matrix
 
 if TYPE_CHECKING:
@@ -76,15 +76,7 @@ class Forward(Method):
     reference = "Patrini et al. 2017"
     recordable = True
     Settings: ClassVar[type] = ForwardSettings
-    own: ClassVar[Mapping[str, Any]] = {
-        "epochs": 120,
-        "rate": 0.01,
-        "rate_drops": (40, 80),
-        "batch_size": 128,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "settings": {"transition": "anchor"},
-    }
+    own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"transition": "anchor"}}
 
     settings: ForwardSettings
 

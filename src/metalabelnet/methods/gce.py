@@ -13,7 +13,7 @@ from torch.nn import functional
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Memory
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, Task
+from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,15 +71,7 @@ class GCE(Method):
     reference = "Zhang and Sabuncu 2018"
     recordable = True
     Settings: ClassVar[type] = GCESettings
-    own: ClassVar[Mapping[str, Any]] = {
-        "epochs": 120,
-        "rate": 0.01,
-        "rate_drops": (40, 80),
-        "batch_size": 128,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "settings": {"q": 0.7, "k": 0.5},
-    }
+    own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"q": 0.7, "k": 0.5}}
 
     settings: GCESettings
 

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
 
 
+# The CIFAR-10 recipe of the paper, and of several others it is compared with, as fields of a run.
+CIFAR10_RECIPE: dict[str, Any] = {
+    "epochs": 120,
+    "rate": 1e-2,
+    "rate_drops": (40, 80),
+    "batch_size": 128,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """How long and how fast: epochs, warm-up, and the classifier's SGD."""

@@ -9,7 +9,7 @@ import torch
 
 from metalabelnet.core.algorithm import Iteration, Phase2Settings, SoftLabels
 from metalabelnet.core.table import SoftLabelTable
-from metalabelnet.methods.method import Method, Task
+from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,15 +52,7 @@ class MSLG(Method):
     recordable = True
     Settings: ClassVar[type] = MSLGSettings
     has_warmup = True
-    own: ClassVar[dict[str, Any]] = {
-        "epochs": 120,
-        "warmup": 44,
-        "rate": 1e-2,
-        "rate_drops": (40, 80),
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "batch_size": 128,
-    }
+    own: ClassVar[dict[str, Any]] = {**CIFAR10_RECIPE, "warmup": 44}
 
     settings: MSLGSettings
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method
+from metalabelnet.methods.method import CIFAR10_RECIPE, Method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,15 +60,7 @@ class SCE(Method):
     reference = "Wang et al. 2019"
     recordable = True
     Settings: ClassVar[type] = SCESettings
-    own: ClassVar[Mapping[str, Any]] = {
-        "epochs": 120,
-        "rate": 0.01,
-        "rate_drops": (40, 80),
-        "batch_size": 128,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "settings": {"a": 0.1, "b": 1.0},
-    }
+    own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"a": 0.1, "b": 1.0}}
 
     settings: SCESettings
 

@@ -18,6 +18,7 @@ from metalabelnet.data.augment import AUGMENTS
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS, Schedule
+from metalabelnet.methods.method import CIFAR10_RECIPE
 from metalabelnet.nets import NETS
 from metalabelnet.noise import Noise
 
@@ -100,8 +101,7 @@ def recipe(data: str, **changes: Any) -> Run:
     """
     own: dict[str, Any] = {}
     if data in ("cifar10", "cifar100"):
-        own = {"epochs": 120, "warmup": 44, "rate": 1e-2, "rate_drops": (40, 80), "batch_size": 128}
-        own |= {"meta": 5000, "augment": "flip-crop"}
+        own = {**CIFAR10_RECIPE, "warmup": 44, "meta": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
         own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
     if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
