@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
+from metalabelnet.train import engine as engine_module
 from metalabelnet.train.engine import Engine, EngineFallback, _tensors
 from metalabelnet.train.loop import build
 from small import batches, small_problem, small_run
@@ -47,6 +48,25 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
     engine = along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False))
     assert engine.recorded
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
+
+
+def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one form share what was compiled, and each works on its own tensors."""
+    problem, made = small_problem(), []
+    monkeypatch.setattr(engine_module, "compile_recording", lambda recording, _: made.append(1) or recording.graph)
+    for seed in (0, 1):
+        run = small_run("metalabelnet", seed=seed, warmup=0)
+        eager, other = build(run, problem), build(run, problem)
+        all_batches = batches(run, problem, eager)
+        engine = Engine(other, all_batches.batch, recorded=True)
+        for method in (eager, other):
+            method.begin_epoch(0)
+        for picks in all_batches.plan(0, labeled_only=False):
+            eager.step(all_batches.batch(picks))
+            engine.step(picks)
+        for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert made == [1]
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
-from metalabelnet.train import operators
+from metalabelnet.train.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -174,18 +174,18 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
         changed: dict[str, Any] = dict(zip(names, tensors, strict=True))
         return step(dataclasses.replace(given, **changed))
 
-    table = operators.table(tensor_cores=inputs[0].is_cuda)
+    table = Operators(tensor_cores=inputs[0].is_cuda).table
     module = make_fx(on_tensors, decomposition_table=table, tracing_mode="real")(*inputs)
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
             raise CannotRecord(f"it draws random numbers ({node.target})")
-    return Recording(module, _lift(module))
+    return _lifted(module)
 
 
-def _lift(module: fx.GraphModule) -> list[Tensor]:
-    """Make the tensors a graph has come to hold its first arguments, and give them."""
+def _lifted(module: fx.GraphModule) -> Recording:
+    """Make the tensors a graph has come to hold its first arguments: nothing of one run stays in it."""
     found: dict[int, tuple[fx.Node, Tensor]] = {}
     first = next(iter(module.graph.nodes))
     for node in list(module.graph.nodes):
@@ -196,8 +196,7 @@ def _lift(module: fx.GraphModule) -> list[Tensor]:
                     found[id(tensor)] = module.graph.placeholder(f"own_{len(found)}"), tensor
             node.replace_all_uses_with(found[id(tensor)][0])
             module.graph.erase_node(node)
-    module.recompile()
-    return [tensor for _, tensor in found.values()]
+    return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
 
 
 _compiled: dict[Any, Step] = {}
@@ -205,24 +204,31 @@ _compiled: dict[Any, Step] = {}
 
 def compiled(recording: Recording, inputs: Sequence[Tensor]) -> Step:
     """The recording as fused kernels. Runs that do the same with tensors of the same form share one compilation."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, about its older parts
-        from torch._functorch.compile_utils import fx_graph_cse
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    def without_repeats(inner: fx.GraphModule, examples: Any, **options: Any) -> Any:
-        # By now nothing in the graph works in place, so that equal expressions are equal values.
-        merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
-        merged.meta.update(inner.meta)
-        return compile_fx_inner(merged, examples, **options)
-
     examples = [*recording.tensors, *inputs]
     key = (recording.graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in examples))
     if key not in _compiled:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
-            _compiled[key] = compile_fx(recording.graph, examples, inner_compile=without_repeats)  # type: ignore[assignment]
+        _compiled[key] = compile_recording(recording, examples)
     return _compiled[key]
+
+
+def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
+    """Compile for tensors of the form of these."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
+        from torch._functorch.compile_utils import fx_graph_cse
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+        def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+            # By now nothing in the graph works in place, so that equal expressions are equal values.
+            merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
+            merged.meta.update(inner.meta)
+            return compile_fx_inner(merged, inputs, **options)
+
+        # The rows of a batch were drawn from the rows there are: no kernel need check them.
+        with config.patch(assert_indirect_indexing=False):
+            step: Any = compile_fx(recording.graph, list(examples), inner_compile=without_repeats)
+    return step  # type: ignore[no-any-return]
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:
