@@ -1,0 +1,142 @@
+"""From rows in memory to a run: who is learned from, who selects the epoch, and what is done without a clean set."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from metalabelnet.core.passes import predict
+from metalabelnet.data import UNLABELED, Rows
+from metalabelnet.data.batches import to_input
+from metalabelnet.data.splits import hold_out
+from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
+from metalabelnet.seeds import generator
+from metalabelnet.train.prepare import Problem, device_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from metalabelnet.train.settings import Run
+
+WITHOUT_CLEAN = "joint-optimization"
+FEW = 50  # labeled rows: of fewer, none are put aside to select the epoch by labels nobody trusts
+
+
+class NoCleanSet(UserWarning):
+    """There is no clean set: the labels cannot be corrected against anything, and the epoch is selected on noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A run and the rows it works on."""
+
+    run: Run
+    problem: Problem
+
+
+def settle(
+    run: Run, train: Rows, meta: Rows | None, test: Rows | None = None, *, meta_in_train: bool = False
+) -> Settled:
+    """The problem of these rows, and the run with what they change in it.
+
+    A fifth of the clean rows selects the epoch, under the default protocol. Where they are too few, one for each
+    class, all of them do, as under the paper's. Where the clean rows are among those trained on (`meta_in_train`),
+    the ones that select are without a label there.
+    """
+    if not (train.given != UNLABELED).any():
+        raise InputError("no training sample has a label: the classifier's first epochs need some")
+    if len(train.classes) < 2:
+        raise InputError(f"there is one class only, {train.classes[0]!r}: a classifier needs two or more")
+    if meta is None:
+        run, train, select = _without_clean(run, train)
+        clean = select
+    else:
+        check_every_class(meta)
+        clean, select = meta, meta
+        if run.protocol == "default":
+            clean, select = hold_out(meta, generator(run.seed, "hold out"))
+        if len(select) == 0:
+            clean, select, run = meta, meta, dataclasses.replace(run, protocol="paper")
+        elif meta_in_train and select is not meta:
+            train = train.with_given(_without(train.given, positions(train, select)))
+    if run.augment != "none" and not train.is_image:
+        raise InputError(f"augmentation {run.augment!r} is for images, and these are none: use none")
+    device = device_of(run)
+    test = train.take(torch.arange(0)) if test is None else test
+    wrong = (train.given != train.true)[(train.given != UNLABELED) & (train.true != UNLABELED)]
+    rows = {"train": train, "clean": clean, "select": select, "test": test}
+    return Settled(
+        run=run,
+        problem=Problem(
+            **{name: part.to(device) for name, part in rows.items()},
+            noise_rate=float(wrong.double().mean()) if len(wrong) else float("nan"),
+        ),
+    )
+
+
+def check_every_class(meta: Rows) -> None:
+    """Refuse a clean set that lacks a class, naming it."""
+    missing = torch.bincount(meta.true, minlength=len(meta.classes)) == 0
+    if missing.any():
+        name = meta.classes[int(missing.nonzero()[0, 0])]
+        raise InputError(
+            f"class {name!r} is missing from the clean set: it needs a sample of each of the {len(meta.classes)} classes"
+        )
+
+
+def check_net(net: nn.Module, settled: Settled) -> None:
+    """Refuse a network that cannot read these samples, or does not give a number for each class."""
+    rows, dtype = settled.problem.train, settled.run.torch_dtype
+    few = to_input(rows.x[:2], dtype)
+    try:
+        logits = predict(net.to(few.device, dtype), few)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the network cannot read a batch of shape {tuple(few.shape)}: {reason}") from error
+    wanted = (len(few), len(rows.classes))
+    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if shape != wanted:
+        raise InputError(f"the network gives {shape} for {len(few)} samples, not logits of shape {wanted}")
+
+
+def _without_clean(run: Run, train: Rows) -> tuple[Run, Rows, Rows]:
+    """A run that needs no clean set; the rows to train on, and those that select the epoch."""
+    kind = METHODS[run.method]
+    if kind.reads_clean(run.method_settings()):
+        instead = f"{WITHOUT_CLEAN} is trained instead of {run.method}, which needs one"
+        run = dataclasses.replace(run, method=WITHOUT_CLEAN, settings={})
+    else:
+        instead = f"{run.method} is trained"
+    labeled = (train.given != UNLABELED).nonzero()[:, 0]
+    few = len(labeled) < FEW
+    by = "the training labels" if few else "a fifth of the labeled samples, put aside"
+    warnings.warn(
+        f"there is no clean set: {instead}, and its epoch is selected by untrusted labels ({by}); noise that depends "
+        "on the sample will stay unseen. Check a few labels of each class and say which they are",
+        NoCleanSet,
+        stacklevel=4,
+    )
+    trusted_as_given = dataclasses.replace(train, true=train.given).take(labeled)
+    if few:
+        return run, train, trusted_as_given
+    _, select = hold_out(trusted_as_given, generator(run.seed, "hold out"))
+    return run, train.with_given(_without(train.given, positions(train, select))), select
+
+
+def positions(rows: Rows, some: Rows) -> Tensor:
+    """Where some of the rows stand among all, by their index."""
+    place = torch.full((int(rows.index.max()) + 1,), UNLABELED)
+    place[rows.index] = torch.arange(len(rows))
+    return place[some.index]
+
+
+def _without(given: Tensor, at: Tensor) -> Tensor:
+    """These labels, removed at some positions."""
+    given = given.clone()
+    given[at] = UNLABELED
+    return given
