@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Channels = Literal["auto", "first", "last"]
 ORDERS = ("auto", "first", "last")
 
 
@@ -96,7 +95,9 @@ def _sample(sample: Any, what: str) -> Tensor:
     else:
         array = np.asarray(sample)
         if array.dtype.kind not in "biuf":
-            raise InputError(f"{what} is {_kind(sample)}, not numbers: give the data set a transform that makes tensors")
+            raise InputError(
+                f"{what} is {_kind(sample)}, not numbers: give the data set a transform that makes tensors"
+            )
         if not isinstance(sample, np.ndarray) and array.dtype == np.uint8 and array.ndim in (2, 3):
             array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)  # as PIL gives them
         x = torch.from_numpy(np.array(array))
@@ -110,11 +111,11 @@ def _sample(sample: Any, what: str) -> Tensor:
 
 def _label(label: Any, what: str) -> int:
     try:
-        number = int(label)
-        if number != label:
-            raise ValueError
+        number, whole = int(label), bool(int(label) == label)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{what} has the label {label!r}: a label is a whole number, or -1 for none") from None
+        number, whole = UNLABELED, False
+    if not whole:
+        raise InputError(f"{what} has the label {label!r}: a label is a whole number, or -1 for none")
     return number
 
 

@@ -22,7 +22,6 @@ from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
 from metalabelnet.train.in_memory import check_net, settle
-from metalabelnet.train.prepare import device_of
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
@@ -159,9 +158,9 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.samples_.check(array)
         x = self.samples_.tensor(array)
         weight = next(self.model_.parameters())
-        device = weight.device if weight.dtype == torch.float64 else device_of(self.device)
-        self.model_.to(device)
-        logits = [predict(self.model_, to_input(part.to(device), weight.dtype)) for part in torch.split(x, CHUNK)]
+        logits = [
+            predict(self.model_, to_input(part.to(weight.device), weight.dtype)) for part in torch.split(x, CHUNK)
+        ]
         p: NDArray[np.float64] = torch.cat(logits).double().softmax(1).cpu().numpy()
         return p
 
@@ -184,6 +183,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             value = getattr(self, name)
             if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
                 raise InputError(f"{name}={value!r}: give a whole number{'' if name == 'epochs' else ', or auto'}")
+        if isinstance(self.rate_drops, str) and self.rate_drops != "auto":
+            raise InputError(f"rate_drops={self.rate_drops!r}: give epochs, such as (10, 20), or auto")
         epochs, state = int(self.epochs), self.random_state
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
         steps = epochs * max(1, labeled // max(1, size))
@@ -197,7 +198,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             warmup=min(max(1, round(epochs * 11 / 30)), epochs - 1) if self.warmup == "auto" else int(self.warmup),
             batch_size=size,
             rate=self.rate,
-            rate_drops=_thirds(epochs) if self.rate_drops == "auto" else tuple(self.rate_drops),
+            rate_drops=_thirds(epochs) if isinstance(self.rate_drops, str) else tuple(self.rate_drops),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             augment=self.augment,

@@ -67,7 +67,9 @@ def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool) -> Array
 
     Sets or compares the number of features on the estimator.
     """
-    if np.ndim(X) <= 2:
+    if getattr(X, "ndim", None) is None:
+        X = X if hasattr(X, "__array__") or np.ndim(X) <= 2 else np.asarray(X)
+    if getattr(X, "ndim", 2) <= 2:
         table: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
         return table
     images = channels_first(check_array(X, allow_nd=True, dtype=None, input_name="X"), channels)
@@ -93,14 +95,14 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     if unlabeled.all():
         raise InputError("no sample has a label: some must have one")
     labels = y[~unlabeled]
-    check_classification_targets(labels)
     try:
+        check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
     except TypeError:
         kinds = ", ".join(sorted({type(value).__name__ for value in labels}))
         raise InputError(f"labels are of different types ({kinds}): give all as names or all as numbers") from None
     if len(classes) < 2:
-        raise InputError(f"y has one class only, {classes[0]!r}: a classifier needs two or more")
+        raise InputError(f"y has one class only, {str(classes[0])!r}: a classifier needs two or more")
     given = np.full(len(y), UNLABELED, dtype=np.int64)
     given[~unlabeled] = numbers
     return given, classes
@@ -110,7 +112,7 @@ def _no_label(value: Any) -> bool:
     """Whether it stands for no label: None, an empty name, −1, or a missing value of pandas."""
     if value is None or type(value).__name__ == "NAType":
         return True
-    return bool(value == "" or (value == UNLABELED and not isinstance(value, str)) or value != value)  # noqa: PLR0124
+    return bool(value == "" or (value == UNLABELED and not isinstance(value, str)) or value != value)
 
 
 def read_mask(trusted: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -114,7 +114,7 @@ class Method(ABC):
         self.sgd = self.make_sgd(self.net)
 
     @classmethod
-    def reads_clean(cls, settings: Any) -> bool:
+    def reads_clean(cls, settings: Any) -> bool:  # noqa: ARG003 (some ask them)
         """Whether the method, with these settings, learns anything from the clean rows: without any it cannot run."""
         return cls.needs_clean
 

@@ -84,9 +84,7 @@ def check_every_class(meta: Rows) -> None:
     missing = torch.bincount(meta.true, minlength=len(meta.classes)) == 0
     if missing.any():
         name = meta.classes[int(missing.nonzero()[0, 0])]
-        raise InputError(
-            f"class {name!r} is missing from the clean set: it needs a sample of each of the {len(meta.classes)} classes"
-        )
+        raise InputError(f"class {name!r} is missing from the clean set, which needs a sample of each class")
 
 
 def check_net(net: nn.Module, settled: Settled) -> None:
