@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 import metalabelnet
+from metalabelnet import NoCleanSet
 from metalabelnet.errors import InputError
 from metalabelnet.train import RunFolder
-from metalabelnet.train.in_memory import NoCleanSet
 from small import blobs
 
 QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "rate": 0.05, "rate_drops": (4,), "device": "cpu", "seed": 0}

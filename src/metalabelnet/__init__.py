@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metalabelnet.estimator import MetaLabelNetClassifier
     from metalabelnet.pytorch import fit
+    from metalabelnet.train.in_memory import NoCleanSet
 
-__all__ = ["MetaLabelNetClassifier", "__version__", "fit"]
+__all__ = ["MetaLabelNetClassifier", "NoCleanSet", "__version__", "fit"]
 __version__ = "0.1.0"
 
-_WHERE = {"MetaLabelNetClassifier": "metalabelnet.estimator", "fit": "metalabelnet.pytorch"}
+_WHERE = {
+    "MetaLabelNetClassifier": "metalabelnet.estimator",
+    "NoCleanSet": "metalabelnet.train.in_memory",
+    "fit": "metalabelnet.pytorch",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Progress, Result, Run, train
-from metalabelnet.train.in_memory import check_net, settle
+from metalabelnet.train.in_memory import check_net, proportions, settle
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def fit(
     folder       where to leave a run folder
     on_progress  told about every step and every epoch
     settings     fields of a run (`method`, `epochs`, `warmup`, `batch_size`, `rate`, `augment`, `seed`, `device`, …)
-                 and the method's own (`beta`, …), by name
+                 and the method's own (`beta`, …), by name; warm-up and rate drops follow the epochs, unless given
 
     Every item is read once, before training, and kept in memory as a tensor. A transform that draws at random is
     drawn once, then: let data sets give samples as they are, and have images of bytes augmented here
@@ -98,11 +98,13 @@ def _run(settings: dict[str, Any], net: nn.Module | str) -> Run:
     for name in settings:
         if name not in fields | own:
             raise unknown(f"setting of a run or of {method}", name, fields | own)
+    epochs = settings.get("epochs", Run.epochs)
+    given = {name: value for name, value in settings.items() if name in fields}
     return Run(
         data=IN_MEMORY,
         net="auto" if isinstance(net, nn.Module) else net,
         settings={name: value for name, value in settings.items() if name in own},
-        **{name: value for name, value in settings.items() if name in fields},
+        **(proportions(epochs) if isinstance(epochs, int) else {}) | given,
     )
 
 

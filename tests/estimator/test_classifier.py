@@ -10,9 +10,8 @@ import torch
 from noisy import blobs, digits, images
 from torch import nn
 
-from metalabelnet import MetaLabelNetClassifier
+from metalabelnet import MetaLabelNetClassifier, NoCleanSet
 from metalabelnet.errors import InputError
-from metalabelnet.train.in_memory import NoCleanSet
 
 
 def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifier:

@@ -18,7 +18,7 @@ class Trusting(MetaLabelNetClassifier):
         return super().fit(X, y, trusted=None if y is None else np.ones(len(np.asarray(y)), dtype=bool))
 
 
-@pytest.mark.filterwarnings("ignore::metalabelnet.train.in_memory.NoCleanSet")
+@pytest.mark.filterwarnings("ignore::metalabelnet.NoCleanSet")
 @parametrize_with_checks(
     [MetaLabelNetClassifier(epochs=6, device="cpu"), Trusting(epochs=6, device="cpu")],
     expected_failed_checks=lambda _: MINUS_ONE,

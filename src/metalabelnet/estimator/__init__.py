@@ -10,6 +10,5 @@ except ImportError as error:
     raise missing_package("scikit-learn 1.6 or newer", "sklearn", "MetaLabelNetClassifier") from error
 
 from metalabelnet.estimator.classifier import MetaLabelNetClassifier
-from metalabelnet.train.in_memory import NoCleanSet
 
-__all__ = ["MetaLabelNetClassifier", "NoCleanSet"]
+__all__ = ["MetaLabelNetClassifier"]

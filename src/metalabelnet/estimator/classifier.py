@@ -21,7 +21,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
-from metalabelnet.train.in_memory import check_net, settle
+from metalabelnet.train.in_memory import check_net, proportions, settle
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     summary_       numbers of the selected epoch; `meta_accuracy` is that on the samples that selected it
     model_         the trained module
     method_        the method that was trained: another than `method` where there was no clean set
-    n_features_in_, feature_names_in_, mean_, scale_
+    samples_       what a sample is: its shape, and the mean and scale of its numbers
+    n_features_in_, feature_names_in_
 
     Samples are tables (N, features) or images: (N, height, width), (N, channels, height, width) or (N, height, width,
     channels). Images of bytes (uint8) are scaled to [−1, 1], everything else is computed in single precision after
@@ -186,6 +187,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if isinstance(self.rate_drops, str) and self.rate_drops != "auto":
             raise InputError(f"rate_drops={self.rate_drops!r}: give epochs, such as (10, 20), or auto")
         epochs, state = int(self.epochs), self.random_state
+        auto = proportions(epochs)
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
         steps = epochs * max(1, labeled // max(1, size))
         return Run(
@@ -195,10 +197,10 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             net=self.net if isinstance(self.net, str) else "auto",
             head=self.head,
             epochs=epochs,
-            warmup=min(max(1, round(epochs * 11 / 30)), epochs - 1) if self.warmup == "auto" else int(self.warmup),
+            warmup=auto["warmup"] if self.warmup == "auto" else int(self.warmup),
             batch_size=size,
             rate=self.rate,
-            rate_drops=_thirds(epochs) if isinstance(self.rate_drops, str) else tuple(self.rate_drops),
+            rate_drops=auto["rate_drops"] if isinstance(self.rate_drops, str) else tuple(self.rate_drops),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             augment=self.augment,
@@ -223,10 +225,6 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return made
 
 
-def _thirds(epochs: int) -> tuple[int, ...]:
-    return tuple(max(1, round(epochs * k / 3)) for k in (1, 2))
-
-
 def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:
     """Rows with untrusted labels, clean rows, and whether the clean ones are among the first.
 
@@ -237,7 +235,7 @@ def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, boo
         return rows, None, False
     meta = dataclasses.replace(rows, true=rows.given, given=torch.full_like(rows.given, UNLABELED))
     meta, rest = meta.take(trusted.nonzero()[:, 0]), rows.take((~trusted).nonzero()[:, 0])
-    if (rest.given != UNLABELED).any():
+    if int((rest.given != UNLABELED).sum()) >= 2:
         return rest, meta, False
     return rows, meta, True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +17,13 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.seeds import generator
 from metalabelnet.train.prepare import Problem, device_of
+from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from metalabelnet.train.settings import Run
-
-WITHOUT_CLEAN = "joint-optimization"
+WITHOUT_CLEAN = "gce"
+TRUNCATED = {"truncated": True}
 FEW = 50  # labeled rows: of fewer, none are put aside to select the epoch by labels nobody trusts
 
 
@@ -48,8 +48,9 @@ def settle(
     class, all of them do, as under the paper's. Where the clean rows are among those trained on (`meta_in_train`),
     the ones that select are without a label there.
     """
-    if not (train.given != UNLABELED).any():
-        raise InputError("no training sample has a label: the classifier's first epochs need some")
+    labeled = int((train.given != UNLABELED).sum())
+    if labeled < 2:
+        raise InputError(f"{labeled} training samples have a label: the classifier's first epochs need two or more")
     if len(train.classes) < 2:
         raise InputError(f"there is one class only, {train.classes[0]!r}: a classifier needs two or more")
     if meta is None:
@@ -79,6 +80,13 @@ def settle(
     )
 
 
+def proportions(epochs: int) -> dict[str, Any]:
+    """Warm-up and rate drops for so many epochs, in the proportions of a run's defaults."""
+    warmup = round(epochs * Run.warmup / Run.epochs)
+    drops = (max(1, round(epochs * drop / Run.epochs)) for drop in (10, 20))
+    return {"warmup": min(max(1, warmup), epochs - 1), "rate_drops": tuple(drops)}
+
+
 def check_every_class(meta: Rows) -> None:
     """Refuse a clean set that lacks a class, naming it."""
     missing = torch.bincount(meta.true, minlength=len(meta.classes)) == 0
@@ -106,8 +114,8 @@ def _without_clean(run: Run, train: Rows) -> tuple[Run, Rows, Rows]:
     """A run that needs no clean set; the rows to train on, and those that select the epoch."""
     kind = METHODS[run.method]
     if kind.reads_clean(run.method_settings()):
-        instead = f"{WITHOUT_CLEAN} is trained instead of {run.method}, which needs one"
-        run = dataclasses.replace(run, method=WITHOUT_CLEAN, settings={})
+        instead = f"{WITHOUT_CLEAN} (truncated) is trained instead of {run.method}, which needs one"
+        run = dataclasses.replace(run, method=WITHOUT_CLEAN, settings=TRUNCATED)
     else:
         instead = f"{run.method} is trained"
     labeled = (train.given != UNLABELED).nonzero()[:, 0]
