@@ -123,10 +123,13 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
         y        numbers, where −1 means unlabeled; or names, where an empty one or None does
         trusted  a mask: the samples whose label was checked and is right, some of every class. A fifth of them, held
-                 out, selects the epoch; the others are what the method learns from. Those labels are given to the
-                 method as clean ones, not as untrusted ones too, unless there is no other labeled sample
+                 out, selects the epoch (where there is but one of a class, all of them do); the others are the clean
+                 samples that the method learns from. They are not trained on as untrusted ones beside that, unless
+                 there is no other labeled sample
 
-        TODO measurement.
+        Without trusted samples a method that needs some is replaced by GCE, truncated, trained on all samples; another
+        method is trained as it is, its epoch selected by the labels of a fifth of the samples, put aside (of fewer
+        than 50 labeled samples: by those it is trained on). Either is said in a warning, `NoCleanSet`.
         """
         x = read_samples(self, X, self.channels, reset=True)
         given, self.classes_ = read_labels(y, type(self).__name__)
