@@ -20,7 +20,7 @@ class Trusting(MetaLabelNetClassifier):
 
 @pytest.mark.filterwarnings("ignore::metalabelnet.NoCleanSet")
 @parametrize_with_checks(
-    [MetaLabelNetClassifier(epochs=6, device="cpu"), Trusting(epochs=6, device="cpu")],
+    [MetaLabelNetClassifier(epochs=6, device="cpu"), Trusting(epochs=4, device="cpu")],
     expected_failed_checks=lambda _: MINUS_ONE,
     xfail_strict=True,
 )

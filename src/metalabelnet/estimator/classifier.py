@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from numbers import Integral
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from metalabelnet.train.in_memory import check_net, proportions, settle
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -187,6 +188,13 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             value = getattr(self, name)
             if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
                 raise InputError(f"{name}={value!r}: give a whole number{'' if name == 'epochs' else ', or auto'}")
+        for name in ("rate", "momentum", "weight_decay"):
+            if not isinstance(getattr(self, name), Real):
+                raise InputError(f"{name}={getattr(self, name)!r}: give a number")
+        if not isinstance(self.settings, Mapping | None):
+            raise InputError(
+                f"settings={self.settings!r}: give the method's settings by name, such as {{'beta': 0.001}}"
+            )
         if isinstance(self.rate_drops, str) and self.rate_drops != "auto":
             raise InputError(f"rate_drops={self.rate_drops!r}: give epochs, such as (10, 20), or auto")
         epochs, state = int(self.epochs), self.random_state

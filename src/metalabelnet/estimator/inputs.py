@@ -41,8 +41,11 @@ class Samples:
         if x.dtype == np.uint8 or not standardize:
             return Samples(shape=x.shape[1:], is_bytes=x.dtype == np.uint8, mean=None, scale=None)
         over = (0, *range(2, x.ndim))
-        mean = x.mean(over, dtype=np.float64, keepdims=True)[0]
-        spread = x.std(over, dtype=np.float64, keepdims=True)[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = x.mean(over, dtype=np.float64, keepdims=True)[0]
+            spread = x.std(over, dtype=np.float64, keepdims=True)[0]
+        if not np.isfinite(spread).all():
+            raise InputError(f"X has numbers up to {np.abs(x).max():g}, too large to be standardised: scale them down")
         # What is left of a constant column after rounding is no spread.
         constant = spread <= 10 * np.finfo(x.dtype).eps * np.abs(mean)
         return Samples(shape=x.shape[1:], is_bytes=False, mean=mean, scale=np.where(constant, 1.0, spread))
