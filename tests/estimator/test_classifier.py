@@ -159,16 +159,18 @@ def test_pickled_it_predicts_the_same() -> None:
 
 def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
     data = blobs()
-    with pytest.warns(NoCleanSet, match="instead of metalabelnet, which needs one") as caught:
-        clf = quick().fit(data.X, data.y)
+    with pytest.warns(NoCleanSet, match="instead of metalabelnet, which needs one.*those it is trained on") as caught:
+        instead = quick().fit(data.X, data.y)
     assert caught[0].filename == __file__
-    assert clf.method_ != "metalabelnet"
-    assert clf.score(data.X_test, data.y_test) > 0.8
+    with pytest.warns(NoCleanSet, match="pencil is trained, .* a fifth of the samples, put aside"):
+        as_asked = quick("pencil").fit(data.X, data.y, trusted=np.zeros(len(data.y)))
+    assert (instead.method_, as_asked.method_) == ("gce", "pencil")
+    assert (instead.summary_["unlabeled"], as_asked.summary_["unlabeled"]) == (0, 32)
     wrong = data.y != data.true
-    assert clf.suspects_[wrong].mean() > 0.8  # also among those put aside
-    assert clf.suspects_[~wrong].mean() < 0.2
-    with pytest.warns(NoCleanSet, match="pencil is trained, and"):
-        assert quick("pencil").fit(data.X, data.y, trusted=np.zeros(len(data.y))).method_ == "pencil"
+    for clf in (instead, as_asked):
+        assert clf.score(data.X_test, data.y_test) > 0.8
+        assert clf.suspects_[wrong].mean() > 0.9  # those put aside too
+        assert clf.suspects_[~wrong].mean() < 0.1
     with pytest.warns(NoCleanSet, match="instead of co-teaching"):  # it would look for the noise rate there
         quick("co-teaching", epochs=2).fit(data.X, data.y)
     with pytest.warns(NoCleanSet, match="co-teaching is trained"):
