@@ -72,6 +72,7 @@ class MetaWeightNet(Method):
 
     summary = "each sample weighted by a learned function of its loss, so that the clean loss falls"
     reference = "Shu et al. 2019"
+    needs_clean = True
     recordable = True
     Settings: ClassVar[type] = MetaWeightNetSettings
     own: ClassVar[dict[str, Any]] = {

@@ -38,6 +38,7 @@ class MetaLabelNet(Method):
     recordable = True
     Settings: ClassVar[type] = MetaLabelNetSettings
     unlabeled = "used"
+    needs_clean = True
     has_warmup = True
 
     settings: MetaLabelNetSettings

@@ -60,6 +60,14 @@ class Result:
     method: Method
     labels: LabelTable
 
+    @property
+    def model(self) -> nn.Module:
+        """The trained classifier, in eval mode: from samples as they were given to logits.
+
+        Images of bytes are scaled to [−1, 1] before it reads them.
+        """
+        return self.method.classifier().eval()
+
 
 def train(
     run: Run,
