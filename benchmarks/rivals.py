@@ -4,7 +4,7 @@
     python benchmarks/rivals.py                  8-layer CNN, batch 128, CUDA if there is a card
     python benchmarks/rivals.py --batch 16 --seconds 5 --json out.json
 
-Each function of `RIVALS` (`rival_steps.py`) writes phase 2 (`metalabelnet.core.algorithm`) in the package's own way, and
+Each function of `RIVALS` (`rival_steps.py`) writes phase 2 (`metalabelnet.core.algorithm`) in the package's way, and
 as sparingly as the package allows: features once; the gradient by φ alone; and, where the package lets the graph of
 f(x) be used twice, one pass over x for steps 1 and 3. All differentiate through the look-ahead, as `double-backward`
 does. Adam and SGD are PyTorch's, but for betty's SGD, which is its own.
