@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
-from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.core.labelnet import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
+from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
@@ -28,6 +29,10 @@ class MetaLabelNetSettings(Phase2Settings):
 
     beta: float = field(default=1e-2, metadata={"help": "β, the rate of the label net's Adam"})
     label_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the label net's Adam"})
+    labelnet: LabelNetKind = field(
+        default="single-layer",
+        metadata={"help": "the label net: the paper's single layer, or an MLP with one hidden layer"},
+    )
 
 
 class MetaLabelNet(Method):
@@ -60,7 +65,8 @@ class MetaLabelNet(Method):
 
     def _build_phase2(self) -> None:
         g = Extractor(self.net, self.head)
-        m = LabelNet(g.width, len(self.task.train.classes), generator(self.task.seed, "label net"))
+        randomness = generator(self.task.seed, "label net")
+        m = make_label_net(self.settings.labelnet, g.width, len(self.task.train.classes), randomness)
         m.to(self.task.train.x.device, self.task.dtype)
         adam = Adam(m.parameters(), rate=self.settings.beta, weight_decay=self.settings.label_net_decay)
         self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=self.settings)
@@ -77,11 +83,12 @@ class MetaLabelNet(Method):
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
-        """ŷ for every training row, from the samples as they are, without augmentation."""
+        """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
         if self.phase2 is None:
             return None
         g, m = self.phase2.g, self.phase2.m
-        return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in torch.split(self.task.train.x, 1024)])
+        parts = torch.split(self.task.train.x, 1024)
+        return torch.cat([predict(m, g(to_input(x, self.task.dtype))).exp() for x in parts])
 
     def parts(self) -> dict[str, Part]:
         """From phase 2 on, the extractor, the label net and its Adam too."""
