@@ -39,7 +39,7 @@ def forward(net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statis
 
 
 def generate(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> Tensor:
-    """log ŷ = m_φ(v): a pass through a label net, explicit in the same way, always in the weights' own precision."""
+    """A pass through a label net, log ŷ = m_φ(v), explicit in the same way, always in the weights' own precision."""
     with _seeded(seed, v.device), _statistics(m, update=update_statistics):
         log_y_hat: Tensor = m(v)
     return log_y_hat
