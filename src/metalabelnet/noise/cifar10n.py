@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,8 @@ def read_human_labels(path: Path) -> dict[str, npt.NDArray[np.int64]]:
         type(np.dtype(np.int64)),
     ]
     try:
-        with torch.serialization.safe_globals(allowed):
+        # Some versions of NumPy warn of the way older ones pickled a dtype; nobody can change this file.
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, weights_only=True)
     except Exception as error:  # whatever a damaged or foreign file brings up
         reason = str(error).strip().splitlines()[0]

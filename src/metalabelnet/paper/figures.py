@@ -25,7 +25,9 @@ def has_figure(name: str, results: Results, *, smoke: bool = False) -> bool:
     """Whether there is something to draw."""
     if name not in FIGURES:
         return False
-    return any(_drawable(name, cell) for cell in places(name, results, smoke=smoke).values())
+    found = places(name, results, smoke=smoke)
+    points = {point for (_, _, point), cell in found.items() if _drawable(name, cell)}
+    return len(points) >= min(2, len(WHATS[name].points))  # one point alone compares nothing
 
 
 def draw(name: str, results: Results, folder: Path, *, smoke: bool = False) -> list[Path]:
@@ -116,10 +118,12 @@ def _losses(_name: str, found: Found, figure: Any) -> None:
     }
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
         axes.plot(losses["tau"], losses[name])
-        for where, label in ((0.0, "θ"), (1.0, "θ̂"), (losses["new_theta_hat_at"], "θ̂′")):
+        new = losses["new_theta_hat_at"]
+        sides = ("right", "left") if new > 1 else ("left", "right")  # the two may be close together
+        for where, label, side in ((0.0, "θ", "center"), (1.0, "θ̂ ", sides[0]), (new, " θ̂′", sides[1])):
             axes.axvline(where, color="grey", linestyle=":", linewidth=1)
             if axes is panels[0]:
-                axes.annotate(label, (where, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+                axes.annotate(label, (where, 1.0), xycoords=("data", "axes fraction"), ha=side, va="bottom")
         axes.set_title(title, fontsize=9, pad=14 if axes is panels[0] else 6)
         axes.grid(alpha=0.3)
     panels[-1].set_xlabel("τ along θ − τ α ∇L(θ, ŷ⁽ᵗ⁾)")
@@ -142,6 +146,8 @@ def _band(axes: Any, lines: list[list[float]], label: str) -> Any:
 
 
 def _finish(axes: Any) -> None:
+    if axes.get_xlabel() == "epoch":
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
 

@@ -6,6 +6,7 @@ happens in between, killing included, the next call takes up what it finds.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from dataclasses import dataclass
@@ -104,8 +105,13 @@ class Runner:
 
     def open(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries without a result, each run once."""
-        unique = {key(entry): entry for entry in reversed([e for e in entries if self.results.of(e) is None])}
-        return list(reversed(unique.values()))
+        unique: dict[str, Entry] = {}
+        for entry in entries:
+            if self.results.of(entry) is None:
+                before = unique.setdefault(key(entry), entry)
+                if entry.curves and not before.curves:  # the place of the first, the needs of both
+                    unique[key(entry)] = dataclasses.replace(before, curves=True)
+        return list(unique.values())
 
     def _tasks(self, entries: Sequence[Entry]) -> list[Task]:
         tasks = []
