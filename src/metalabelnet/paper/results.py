@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 MACHINE = ("data_dir", "device")
 HOW = ("dtype", "engine", "settings", "preset")  # `settings` is in method_settings, and a preset is its values
-SUMMARY = (
-    "method",
-    "dataset",
-    "noise",
+SUMMARY = (  # what the settings do not say
     "noise_rate",
-    "seed",
     "epochs",
     "selected_epoch",
     "meta_accuracy",
@@ -113,12 +109,13 @@ class Results:
         """Append a line to the file of its data set; the file is at any time whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{_file_name(line)}.jsonl"
+        text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
         with _locked(self.folder):
             before = file.read_bytes() if file.exists() else b""
             if before and not before.endswith(b"\n"):
                 before += b"\n"
-            write_atomically(file, before + json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        self._take(line)
+            write_atomically(file, before + text.encode() + b"\n")
+        self._take(json.loads(text))  # as it will be read
 
 
 def make_line(
@@ -140,8 +137,6 @@ def make_line(
     }
     if entry.kind != "run":
         line["kind"] = entry.kind
-    if summary is not None:  # a file's path is of the machine
-        line["summary"]["noise"] = line["settings"]["noise"]
     if failure is not None:
         line["failure"] = failure
     if history:
@@ -155,7 +150,7 @@ def line_of_folder(entry: Entry, files: RunFolder, **more: Any) -> Line:
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The epochs in little room: accuracy to two decimals, the change of the soft labels to four digits."""
+    """The epochs in little room: accuracy to two decimals, the change of the soft labels to three digits."""
     compact: dict[str, Any] = {"test_accuracy": [_rounded(m["test_accuracy"], 2) for m in history]}
     changed = [(m["epoch"], m["label_change"], m["label_change_std"]) for m in history if "label_change" in m]
     if changed:
@@ -173,7 +168,7 @@ def _rounded(value: Any, decimals: int) -> Any:
 
 
 def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+    return float(f"{value:.3g}")
 
 
 def _file_name(line: Line) -> str:
