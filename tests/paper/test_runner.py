@@ -84,7 +84,7 @@ def test_stopped_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
 
 
 def test_losses_along_a_step_stopped_and_continued(tmp_path: Path) -> None:
-    losses = entries("fig-losses", Selection(smoke=True))
+    losses = entries("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
     whole = Made(tmp_path / "whole")
     whole.run(losses)
     asked = iter([False] * 12 + [True] * 10**6)

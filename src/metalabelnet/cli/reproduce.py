@@ -12,7 +12,7 @@ from metalabelnet.cli.console import Console
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.paper import document
 from metalabelnet.paper.figures import draw
-from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
+from metalabelnet.paper.places import Places, check_probs, smoke_probs, unpack_human_labels
 from metalabelnet.paper.recipes import READY, WHATS, Selection, check, entries
 from metalabelnet.paper.results import Results
 from metalabelnet.paper.runner import Runner
@@ -53,10 +53,14 @@ def _run(
     results: Results,
     out: Path,
 ) -> None:
+    asked = [entry for name in names for entry in entries(name, selection)]
+    probs = None if args.noise_probs is None else check_probs(args.noise_probs)
+    if args.smoke:
+        probs = smoke_probs(out / "noise" / "digits.npy") if any(entry.needs_probs for entry in asked) else None
     places = Places(
         data_dir=args.data_dir,
-        noise_probs=None if args.noise_probs is None else check_probs(args.noise_probs),
-        human=None if args.human_labels is None else unpack_human_labels(args.human_labels, out / "human-labels"),
+        noise_probs=probs,
+        human=None if args.human_labels is None else unpack_human_labels(args.human_labels, out / "noise"),
         device=args.device,
         dtype=args.dtype,
     )
@@ -72,7 +76,6 @@ def _run(
             say=console.say,
             stop=stop,
         )
-        asked = [entry for name in names for entry in entries(name, selection)]
         console.say(f"{len(runner.open(asked))} of {len(asked)} runs are to be made; {out} keeps what is under way")
         left = runner.run(asked)
     if left:

@@ -44,9 +44,10 @@ def read_human_labels(path: Path) -> dict[str, npt.NDArray[np.int64]]:
         # Some versions of NumPy warn of the way older ones pickled a dtype; nobody can change this file.
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, weights_only=True)
-    except Exception as error:  # whatever a damaged or foreign file brings up
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"human labels {path}: this is not CIFAR-10_human.pt of CIFAR-10N ({reason})") from None
+    except Exception:  # whatever a damaged or foreign file brings up; torch's own words advise to trust it
+        raise InputError(
+            f"human labels {path}: this is not CIFAR-10_human.pt of CIFAR-10N, which holds arrays of labels alone"
+        ) from None
     labels = {}
     for name, key in HUMAN.items():
         array = content.get(key) if isinstance(content, dict) else None

@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from metalabelnet import nets
+from metalabelnet.data import load
 from metalabelnet.errors import InputError
 from metalabelnet.noise.cifar10n import read_human_labels
 from metalabelnet.train.checkpoint import write_atomically
+from metalabelnet.train.probe import log_probabilities
 from metalabelnet.train.settings import Run, recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from metalabelnet.paper.recipes import Entry
 
@@ -81,13 +86,26 @@ def check_probs(path: Path) -> Path:
     return path
 
 
+def smoke_probs(file: Path) -> Path:
+    """Class probabilities of digits from a network trained once for all runs of a smoke test."""
+    if not file.exists():
+        data = load("digits")
+        net = nets.build("mlp", tuple(data.train.x.shape[1:]), len(data.classes), seed=0)
+        _save(file, log_probabilities(net, data.train, augment="none", seed=0).numpy())
+    return file
+
+
 def unpack_human_labels(path: Path, folder: Path) -> Path:
     """Write each set of labels as a file that the noise `file:FILE` reads; gives the folder."""
     labels = read_human_labels(path)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, values in labels.items():
-        file, buffer = folder / f"cifar10n-{name}.npy", io.BytesIO()
-        np.save(buffer, values)
-        if not file.exists() or file.read_bytes() != buffer.getvalue():
-            write_atomically(file, buffer.getvalue())
+        _save(folder / f"cifar10n-{name}.npy", values)
     return folder
+
+
+def _save(file: Path, array: npt.NDArray[Any]) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists() or file.read_bytes() != buffer.getvalue():
+        write_atomically(file, buffer.getvalue())

@@ -60,8 +60,8 @@ class Entry:
 
     @property
     def needs_probs(self) -> bool:
-        """Whether it takes the class probabilities that the authors made their noise from."""
-        return self.fields["data"] == "cifar10" and str(self.fields["noise"]).startswith("feature:")
+        """Whether it takes class probabilities from a file: those that the authors made their noise from."""
+        return str(self.fields["noise"]).startswith("feature:")
 
     @property
     def needs_human(self) -> bool:

@@ -58,7 +58,8 @@ def settings_of(entry: Entry, **how: Any) -> dict[str, Any]:
     """The settings of an entry's run as they are written down, with no path of this machine in them."""
     run = recipe(**{**entry.fields, **how, "noise": "none"})
     settings = {name: value for name, value in dataclasses.asdict(run).items() if name not in MACHINE}
-    return settings | {"noise": entry.fields["noise"], "noise_probs": "authors" if entry.needs_probs else None}
+    source = "probe" if entry.fields["data"] == "digits" else "authors"
+    return settings | {"noise": entry.fields["noise"], "noise_probs": source if entry.needs_probs else None}
 
 
 def key_of(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | None = None, kind: str = "run") -> str:
