@@ -36,7 +36,7 @@ def test_every_set_is_read(tmp_path: Path) -> None:
 
 def test_nothing_in_it_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="this is not CIFAR-10_human.pt"):
+    with pytest.raises(InputError, match="this is not CIFAR-10_human"):
         read_human_labels(write(tmp_path / "human.pt", worse_label=Evil()))
     assert not (tmp_path / "evil.txt").exists()
 
@@ -57,7 +57,7 @@ def test_no_file_and_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         read_human_labels(tmp_path / "none.pt")
     (tmp_path / "text.pt").write_text("text")
-    with pytest.raises(InputError, match="this is not CIFAR-10_human.pt"):
+    with pytest.raises(InputError, match="this is not CIFAR-10_human"):
         read_human_labels(tmp_path / "text.pt")
     (tmp_path / "probs.npy").write_text("text")
     with pytest.raises(InputError, match="is not the file the paper's noise was made from"):

@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "reproduction.md"
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    """If this fails: metalabelnet reproduce all --tables-only --doc docs/reproduction.md."""
+    """If this fails: make tables."""
     text = PAGE.read_text()
     assert fill(text, Results(ROOT / "results")) == text
 

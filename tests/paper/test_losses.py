@@ -3,12 +3,12 @@
 import pytest
 import torch
 from torch import Tensor
-from small import Walk, small_problem, small_run
 
 from metalabelnet.core.losses import classification_loss
 from metalabelnet.core.metagrad import gradients
 from metalabelnet.core.passes import Theta, forward, generate, trainable
 from metalabelnet.paper.losses import measure
+from small import Walk, small_problem, small_run
 
 
 @pytest.fixture(params=["metalabelnet", "metalabelnet:mlp-batchnorm-dropout"])

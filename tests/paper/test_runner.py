@@ -216,6 +216,16 @@ def test_without_the_authors_file_only_what_does_not_need_it_is_run(tmp_path: Pa
         made.run(entries("cifar10n", Selection(methods=("gce",))))
 
 
+def test_the_commit_is_named_by_hand_where_there_is_no_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metalabelnet.train.folder.commit", lambda: None)
+    made = Made(tmp_path)
+    made.runner.places = Places(device="cpu", commit="0123abc")
+    made.run(three()[:1])
+    assert made.results.lines[0]["commit"] == "0123abc"
+
+
 def test_a_finished_run_keeps_its_folder(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.run(three()[:1])

@@ -86,6 +86,12 @@ def test_markdown_and_latex(tmp_path: Path) -> None:
     assert table.latex().splitlines()[0] == "% A 10 % table"
 
 
+@pytest.mark.parametrize("name", WHATS)
+def test_latex_is_plain_but_for_the_comment(name: str, tmp_path: Path) -> None:
+    for table in tables(name, Results(tmp_path)):
+        assert "".join(table.latex().splitlines(keepends=True)[1:]).isascii()
+
+
 def test_agreement_with_the_paper(tmp_path: Path) -> None:
     one = {"feature:0.6": [78.0, 79.0], "feature:0.8": [70.0, 70.2], "uniform:0.8": [47.0, 53.4], "uniform:0.2": [84.6]}
     lines = [line(entry("cifar10-table", cell=c, seed=s), a) for c, v in one.items() for s, a in enumerate(v)]

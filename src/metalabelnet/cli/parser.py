@@ -130,4 +130,5 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("--smoke", action="store_true", help="the same runs, tiny, on digits: shows in seconds that all is in place")
     add("--tables-only", action="store_true", help="run nothing, build from what there is")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
+    add("--commit", metavar="ID", help="the commit to write down where the package does not run from a checkout")
     add("--dtype", metavar="NAME", help="float32, float64 or bf16 (default: bf16 on CUDA; for the tables any)")

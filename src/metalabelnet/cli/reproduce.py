@@ -63,6 +63,7 @@ def _run(
         human=None if args.human_labels is None else unpack_human_labels(args.human_labels, out / "noise"),
         device=args.device,
         dtype=args.dtype,
+        commit=args.commit,
     )
     together = (8 if places.on_cuda else 1) if args.together is None else args.together
     with interruptible() as stop:

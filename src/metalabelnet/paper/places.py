@@ -35,6 +35,7 @@ class Places:
     noise_probs  the authors' class probabilities, from which their feature-dependent noise comes
     human        a folder with the labels people gave, one .npy file a set
     dtype        None: bf16 on CUDA, float32 elsewhere
+    commit       what to write down where the package does not run from a checkout
     """
 
     data_dir: Path | None = None
@@ -42,6 +43,7 @@ class Places:
     human: Path | None = None
     device: str = "auto"
     dtype: str | None = None
+    commit: str | None = None
 
     def lacks(self, entry: Entry) -> str | None:
         """What the entry needs and this machine has not been told of."""

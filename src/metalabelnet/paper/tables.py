@@ -39,10 +39,22 @@ class Table:
         return "\n".join([f"% {self.title}", rf"\begin{{tabular}}{{{shape}}}", head, *lines, r"\end{tabular}", ""])
 
 
+_IN_LATEX = {
+    "%": r"\%",
+    "_": r"\_",
+    "±": r"$\pm$",
+    "–": "--",
+    "θ̂′": r"$\hat\theta'$",
+    "θ̂": r"$\hat\theta$",
+    "θ": r"$\theta$",
+    "β": r"$\beta$",
+}
+
+
 def _latex(text: str) -> str:
-    return (
-        text.replace("%", r"\%").replace("±", r"$\pm$").replace("β", r"$\beta$").replace("−", "$-$").replace("_", r"\_")
-    )
+    for sign, command in _IN_LATEX.items():
+        text = text.replace(sign, command)
+    return text
 
 
 def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
