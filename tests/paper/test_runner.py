@@ -16,6 +16,7 @@ from metalabelnet.paper.recipes import Entry, Selection, entries
 from metalabelnet.paper.results import Results
 from metalabelnet.paper.runner import Runner
 from metalabelnet.train import RunFolder, Stopped
+from metalabelnet.train.engine import Engine
 from metalabelnet.train.folder import versions
 from metalabelnet.train.several import Job, Outcome
 
@@ -163,6 +164,43 @@ def test_a_group_that_breaks_is_made_one_by_one(tmp_path: Path, monkeypatch: pyt
     made.run(three())
     assert len(made.results.lines) == 2
     assert made.runner.failures == [f"{three()[1]}: RuntimeError: CUDA out of memory"]
+
+
+def test_a_group_that_breaks_half_way_leaves_its_folders_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run holds its folder while it is under way; the one by one that follows must not find it held."""
+    real, steps = Engine.step, iter(range(10**6))
+
+    def breaking(self: Engine, *given: Any) -> Any:
+        if next(steps) == 12:
+            raise RuntimeError("CUDA error")
+        return real(self, *given)
+
+    monkeypatch.setattr(Engine, "step", breaking)
+    made = Made(tmp_path, together=2)
+    made.run(entries("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",))))
+    assert len(made.results.lines) == 2
+    assert made.runner.failures == []
+
+
+def test_together_they_come_to_what_each_comes_to_alone(tmp_path: Path) -> None:
+    two = entries("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("metalabelnet",)))
+    alone, beside = Made(tmp_path / "alone"), Made(tmp_path / "beside", together=8)
+    for made in (alone, beside):
+        assert made.run(two) == 0
+    assert outcome(alone.results) == outcome(beside.results)
+    assert [one.get("together") for one in beside.results.lines] == [2, 2]
+    assert [one.get("together") for one in alone.results.lines] == [None, None]
+
+
+def test_together_they_are_stopped_and_go_on(tmp_path: Path) -> None:
+    asked = iter([False] * 40 + [True] * 10**6)
+    two = entries("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",)))
+    with pytest.raises(Stopped):
+        Made(tmp_path / "parts", stop=lambda: next(asked), together=2).run(two)
+    assert sum((folder / "checkpoint").exists() for folder in (tmp_path / "parts" / "out").iterdir()) == 2
+    again, alone = Made(tmp_path / "parts", together=2), Made(tmp_path / "alone")
+    assert again.run(two) == alone.run(two) == 0
+    assert outcome(again.results) == outcome(alone.results)
 
 
 def test_runs_of_one_method_and_shape_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

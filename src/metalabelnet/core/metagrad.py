@@ -22,12 +22,13 @@ look-ahead, see `hvp`.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from metalabelnet.core.products import make_dual, unpack_dual
 from metalabelnet.errors import unknown
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 
 Engine = Literal["exact", "double-backward", "finite-difference"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)  # in the order they are fallen back on
-
-
-# Untyped in PyTorch.
-make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
-unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 
 
 class EngineWarning(UserWarning):

@@ -7,6 +7,7 @@ happens in between, killing included, the next call takes up what it finds.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from metalabelnet.paper.results import Results, key, line_of_folder, make_line
 from metalabelnet.train.folder import RunFolder, versions
 from metalabelnet.train.loop import Diverged, Progress, Stopped
 from metalabelnet.train.several import Job, Outcome, train_all
+from metalabelnet.train.together import train_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,13 +36,10 @@ HEARTBEAT = 30.0  # seconds between words about a run that is under way
 def _train_group(
     jobs: Sequence[Job], *, on_progress: Callable[[int, Progress | None], None], stop: Callable[[], bool]
 ) -> list[Outcome]:
-    """Train these runs on one device. Here, and in `_together`, is where they come to run beside each other."""
-    return train_all(jobs, resume=True, workers=1, on_progress=on_progress, stop=stop)
-
-
-def _together(_jobs: Sequence[Job]) -> int:
-    """How many of these runs `_train_group` has on the device at a time."""
-    return 1
+    """Train these runs on one device, several in turns."""
+    if len(jobs) == 1:
+        return train_all(jobs, resume=True, on_progress=on_progress, stop=stop)
+    return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,27 +161,31 @@ class Runner:
 
         def tell(number: int, progress: Progress | None) -> None:
             if progress is None:
-                self._take(group[number], together=_together(jobs))
+                self._take(group[number], together=len(jobs))
             else:
                 self._heartbeat(group[number], progress)
 
+        why = ""
         try:
             outcomes = _train_group(jobs, on_progress=tell, stop=self._stop)
-        except (Stopped, InputError, KeyboardInterrupt):
+        except (Stopped, InputError):
             raise
         except Exception as error:
-            self._failed(group, error)
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if why:
+            self._failed(group, why)
             return
         self._harvest(group)
         for task, outcome in zip(group, outcomes, strict=True):
             if outcome.failure is not None:
                 self._diverged(task, outcome.failure)
 
-    def _failed(self, group: Sequence[Task], error: Exception) -> None:
+    def _failed(self, group: Sequence[Task], why: str) -> None:
         """Of several one may have spoilt it for all, such as by taking too much memory together: one by one, then."""
         if len(group) == 1:
-            self._fail(group[0].entry, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            self._fail(group[0].entry, why)
             return
+        gc.collect()  # what broke off holds its folders and its memory until it is gone
         for task in group:
             if not self._take(task):
                 self._run([task])
@@ -199,7 +202,7 @@ class Runner:
 
     def _harvest(self, group: Sequence[Task]) -> None:
         for task in group:
-            self._take(task, together=_together([t.job for t in group]))
+            self._take(task, together=len(group))
 
     def _take(self, task: Task, together: int = 1) -> bool:
         """Make a line of a finished folder, if it is finished and has none yet."""
