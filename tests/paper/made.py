@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from metalabelnet.paper.recipes import Entry, Selection, entries
+from metalabelnet.paper.entries import Selection, entries
+from metalabelnet.paper.recipes import Entry
 from metalabelnet.paper.results import Results, make_line
 from metalabelnet.train.settings import make_settings
 

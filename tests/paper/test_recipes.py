@@ -5,9 +5,10 @@ from made import entry
 
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
+from metalabelnet.paper.entries import Selection, check, entries
 from metalabelnet.paper.numbers import CELLS
 from metalabelnet.paper.places import Places
-from metalabelnet.paper.recipes import READY, TABLE_METHODS, WHATS, Selection, check, entries
+from metalabelnet.paper.recipes import READY, TABLE_METHODS, WHATS
 from metalabelnet.paper.results import key
 
 COUNTS = {

@@ -11,8 +11,9 @@ from made import line
 
 from metalabelnet.errors import InputError
 from metalabelnet.paper import runner as module
+from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.places import Places
-from metalabelnet.paper.recipes import Entry, Selection, entries
+from metalabelnet.paper.recipes import Entry
 from metalabelnet.paper.results import Results
 from metalabelnet.paper.runner import Runner
 from metalabelnet.train import RunFolder, Stopped

@@ -11,9 +11,10 @@ from metalabelnet.cli.commands import interruptible
 from metalabelnet.cli.console import Console
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.paper import document
+from metalabelnet.paper.entries import Selection, check, entries
 from metalabelnet.paper.figures import draw
 from metalabelnet.paper.places import Places, check_probs, smoke_probs, unpack_human_labels
-from metalabelnet.paper.recipes import READY, WHATS, Selection, check, entries
+from metalabelnet.paper.recipes import READY, WHATS
 from metalabelnet.paper.results import Results
 from metalabelnet.paper.runner import Runner
 from metalabelnet.paper.tables import tables

@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from metalabelnet.paper.recipes import WHATS, Entry, Selection, entries
+from metalabelnet.paper.entries import Selection, entries
+from metalabelnet.paper.recipes import WHATS, Entry
 
 if TYPE_CHECKING:
     from metalabelnet.paper.results import Line, Results

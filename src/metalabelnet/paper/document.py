@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.paper.claims import agreement, claims, standing
+from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.figures import has_figure
-from metalabelnet.paper.recipes import WHATS, Selection, entries
+from metalabelnet.paper.recipes import WHATS
 from metalabelnet.paper.tables import Table, tables
 
 if TYPE_CHECKING:
