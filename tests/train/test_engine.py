@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.methods import METHODS
+from metalabelnet.methods import METHODS, Method
 from metalabelnet.train.engine import Engine, EngineFallback, _tensors
 from metalabelnet.train.loop import build
 from small import batches, small_problem, small_run
@@ -49,17 +49,19 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
 
 
+def recorded(method: Method, batch_of: object) -> Engine:
+    return Engine(method, batch_of, recorded=True, compiled=False)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "mlp-batchnorm"])
 def test_label_nets_with_a_hidden_layer_are_recorded_too(kind: str) -> None:
-    assert along(f"metalabelnet:{kind}", lambda method: Engine(method, recorded=True, compiled=False)).recorded
+    assert along(f"metalabelnet:{kind}", recorded).recorded
 
 
 def test_a_label_net_with_dropout_runs_as_it_is_written() -> None:
     """A recording holds no random numbers; the warning says so once."""
     with pytest.warns(EngineFallback, match="draws random numbers"):
-        engine = along(
-            "metalabelnet:mlp-batchnorm-dropout", lambda method: Engine(method, recorded=True, compiled=False)
-        )
+        engine = along("metalabelnet:mlp-batchnorm-dropout", recorded)
     assert not engine.recorded
 
 
