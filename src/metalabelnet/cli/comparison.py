@@ -6,7 +6,6 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from metalabelnet import nets
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
 from metalabelnet.errors import InputError
@@ -28,7 +27,7 @@ def describe(run: Run, problem: Problem) -> str:
     unlabeled = int((train.given < 0).sum())
     known = not math.isnan(problem.noise_rate)
     noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
-    net = nets.auto(problem.shape) if run.net == "auto" else run.net
+    net = problem.net_name(run)
     clean = f"{len(problem.clean)} clean to learn from"
     if problem.select is not problem.clean:
         clean += f" and {len(problem.select)} to select on"

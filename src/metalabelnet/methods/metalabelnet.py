@@ -11,6 +11,7 @@ from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.labelnet import LabelNet
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.stored import chunks
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.seeds import generator
@@ -81,7 +82,7 @@ class MetaLabelNet(Method):
         if self.phase2 is None:
             return None
         g, m = self.phase2.g, self.phase2.m
-        return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in torch.split(self.task.train.x, 1024)])
+        return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in chunks(self.task.train.x)])
 
     def parts(self) -> dict[str, Part]:
         """From phase 2 on, the extractor, the label net and its Adam too."""

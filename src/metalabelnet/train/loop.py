@@ -90,7 +90,8 @@ def train(
     loop = Loop(run, prepare(run) if problem is None else problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
-        files.create(run, classes=loop.problem.train.classes, shape=loop.problem.shape, own_net=own_net)
+        about = {"classes": loop.problem.train.classes, "shape": loop.problem.shape, "own_net": own_net}
+        files.create(run, inputs=loop.problem.inputs, **about)
     with nullcontext() if files is None else files.held():
         loop.restore()
         return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
@@ -99,12 +100,12 @@ def train(
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
     """The method of a run, with its first network made."""
     device, dtype = problem.train.x.device, run.torch_dtype
-    name = nets.auto(problem.shape) if run.net == "auto" else run.net
+    name = problem.net_name(run)
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
         if net is None:
-            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed)
+            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
         else:
             made = net if k == 0 else nets.another(net, seed=seed)
         # Tensor cores read images with the channels last; anything else is reordered again and again.
