@@ -131,14 +131,15 @@ def predict(args: argparse.Namespace) -> None:
             opened.callback(beside.unlink, missing_ok=True)
         out = sys.stdout if beside is None else opened.enter_context(beside.open("w", encoding="utf-8", newline=""))
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(predictor.header())
         count = 0
 
         def tell(done: int, total: int) -> None:
             bars.samples(f"predicting {args.input}", done, total)
 
         for row in predictor.rows(args.input, reader, tell, failures.append):
-            writer.writerow(row)
+            writer.writerows(
+                [row] if count else [predictor.header(), row]
+            )  # nothing where the first sample is an error
             count += 1
         out.flush()
         if beside is not None:

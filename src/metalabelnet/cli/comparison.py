@@ -6,10 +6,13 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
+import torch
+
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, RunFolder
+from metalabelnet.train.estimate import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +23,11 @@ if TYPE_CHECKING:
     from metalabelnet.train.prepare import Problem
     from metalabelnet.train.several import Job, Outcome
 
+UNEVEN = 5
+
 
 def describe(run: Run, problem: Problem) -> str:
-    """What is about to be used, in one line."""
+    """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
     train = problem.train
     unlabeled = int((train.given < 0).sum())
     known = not math.isnan(problem.noise_rate)
@@ -34,8 +39,25 @@ def describe(run: Run, problem: Problem) -> str:
     return (
         f"{run.method} on {run.data}: {len(train)} samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
-        + f"{noise}, {clean}, {len(problem.test)} to test; {net} on {train.x.device}"
+        + f"{noise}, {clean}"
+        + (f", {len(problem.test)} to test" if len(problem.test) else "")
+        + f"; {net} on {train.x.device}"
         + (", steps recorded and replayed" if run.records(train.x.device) else "")
+        + f"; {estimate(run, problem)}"
+        + _uneven(problem)
+    )
+
+
+def _uneven(problem: Problem) -> str:
+    """A warning where the largest class has many times the labels of the smallest."""
+    train = problem.train
+    counts = torch.bincount(train.given[train.given >= 0], minlength=len(train.classes)).tolist()
+    least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
+    if counts[most] < UNEVEN * max(1, counts[least]):
+        return ""
+    return (
+        f"\nclasses are uneven: {train.classes[least]!r} has {counts[least]} labels, {train.classes[most]!r} "
+        f"{counts[most]}; accuracy hides how the small ones fare, macro-F1 does not"
     )
 
 

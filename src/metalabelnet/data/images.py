@@ -51,8 +51,10 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
     with _opened(path) as image:
         image.draft(None, (2 * width, 2 * height))  # a JPEG can be decoded at a fraction of its size
         turned = ImageOps.exif_transpose(image)
-        if turned.mode.startswith("I"):  # 16 bits: Pillow's own conversion would cut them off at 255
-            turned = Image.fromarray((np.asarray(turned, np.float32) / 257).clip(0, 255).astype(np.uint8))
+        if turned.mode.startswith("I"):  # more than 8 bits: Pillow's own conversion would cut them off at 255
+            values = np.asarray(turned, np.float32)
+            scale = 257 if turned.mode.startswith("I;16") or values.max() > 255 else 1
+            turned = Image.fromarray((values / scale).clip(0, 255).astype(np.uint8))
         if turned.has_transparency_data:
             over = turned.convert("RGBA")
             turned = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)

@@ -200,7 +200,7 @@ def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tupl
     if len(known) < 2:
         raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
     labeled = sum(label != "" for label in train.labels)
-    if len(known) > max(100, labeled / 2):
+    if len(known) > max(20, labeled / 2):
         raise InputError(
             f"{train.source}: {len(known)} different labels in {labeled} rows are no classes; "
             "name the column of the classes with --label"

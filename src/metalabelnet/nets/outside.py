@@ -39,10 +39,29 @@ def build(name: str, shape: tuple[int, ...], classes: int, pretrained: str | Non
     """The network of that name for samples of this shape."""
     place, _, rest = name.partition(":")
     if is_users(name):
-        return _users(place, rest, shape, classes)
-    if len(shape) != 3 or shape[0] != 3:
+        net = _users(place, rest, shape, classes)
+    elif len(shape) != 3 or shape[0] != 3:
         raise InputError(f"the network {name} takes color images, not samples of shape {shape}")
-    return (_timm if place == "timm" else _torchvision)(rest, classes, pretrained)
+    else:
+        net = (_timm if place == "timm" else _torchvision)(rest, classes, pretrained)
+    _try(net, name, shape, classes)
+    return net
+
+
+@torch.no_grad()
+def _try(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """Show that samples of this shape go through, before anything is trained."""
+    mode, dtype = net.training, next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
+    try:
+        logits = net.eval()(torch.zeros(2, *shape, dtype=dtype))
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the network {name} does not take samples of shape {shape}: {reason}") from error
+    finally:
+        net.train(mode)
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        gives = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the network {name} gives {gives} for 2 samples, not logits of shape (2, {classes})")
 
 
 class Standardised(nn.Module):
