@@ -76,11 +76,11 @@ TABLE = ("id", "width", "noise", "color", "label", "checked")
 def text_rows(count: int, seed: int = 0) -> list[list[str]]:
     """text, label, checked: words of two topics."""
     random = np.random.default_rng(seed)
-    words = ["goal team ball match player league".split(), "bank stock market price money trade".split()]
+    sport, business = ("goal", "team", "ball", "match", "player"), ("bank", "stock", "market", "price", "money")
     rows = []
     for k in range(count):
         kind = k % 2
-        said = [str(random.choice(words[kind if random.random() < 0.85 else 1 - kind])) for _ in range(8)]
+        said = [str(random.choice((sport, business)[kind if random.random() < 0.85 else 1 - kind])) for _ in range(8)]
         wrong = k % 5 == 0 and k % 6 > 1
         topic = ("sport", "business")[kind if not wrong else 1 - kind]
         rows.append([" ".join(said), topic, "1" if k % 6 < 2 else "0"])

@@ -177,7 +177,7 @@ def test_texts_by_an_encoder(capsys: Capture, here: Path, monkeypatch: pytest.Mo
     write_csv(here / "news.csv", ["text", "topic", "ok"], text_rows(60))
     train("news.csv --label topic --trusted ok --encoder letters", capsys)
     assert same_as_the_table(predict("news.csv", capsys)) == 40
-    wrong = "train news.csv --label topic --trusted ok --encoder leters --out other".split()
+    wrong = ["train", "news.csv", "--label", "topic", "--trusted", "ok", "--encoder", "leters", "--out", "other"]
     assert "the encoder 'leters' cannot be loaded: no model leters" in refused(wrong, capsys)
 
 
@@ -264,11 +264,12 @@ def test_a_wrong_column_is_refused_with_the_nearest_name(capsys: Capture, here: 
     }.items():
         write_csv(here / "table.csv", TABLE, table_rows(300 if "--features id" in arguments else 30))
         assert says in refused(["train", "table.csv", *arguments.split(), "--out", "run"], capsys)
-    assert "--label is for a folder of images or a table" in refused("train digits --label y".split(), capsys)
+    assert "--label is for a folder of images or a table" in refused(["train", "digits", "--label", "y"], capsys)
     write_csv(here / "none.csv", ["a", "b"], [["1", "2"]])
     assert "which column is the label? name one of a, b" in refused(["train", "none.csv"], capsys)
     (here / "ragged.csv").write_text("a,label\n1,x\n1,2,3\n")
-    assert "row 3 has 3 cells, but the first line names 2" in refused("train ragged.csv --truth label".split(), capsys)
+    said = refused(["train", "ragged.csv", "--truth", "label"], capsys)
+    assert "row 3 has 3 cells, but the first line names 2" in said
 
 
 def test_a_column_of_names_is_left_out_and_said(capsys: Capture, here: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from metalabelnet.data.stored import Stored
+from metalabelnet.data.stored import Stored, chunk_size
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.stored import Samples
-
-CHUNK = 512
 
 
 class Inputs(ABC):
@@ -67,9 +65,10 @@ def fill(
         x = Stored.empty(len(items), inputs.shape, inputs.dtype, folder)
     kept: list[int] = []
     failed: list[str] = []
-    for start in range(0, len(items), CHUNK):
+    size = chunk_size(inputs.shape)
+    for start in range(0, len(items), size):
         good = []
-        for place, result in enumerate(inputs.encode(items[start : start + CHUNK]), start):
+        for place, result in enumerate(inputs.encode(items[start : start + size]), start):
             if isinstance(result, str):
                 failed.append(f"{names[place]} {result}")
                 if not skip:
@@ -81,5 +80,5 @@ def fill(
             first = len(kept) - len(good)
             x[slice(first, len(kept)) if isinstance(x, torch.Tensor) else first] = torch.stack(good)  # type: ignore[index]
         if tell is not None:
-            tell(min(start + CHUNK, len(items)), len(items))
+            tell(min(start + size, len(items)), len(items))
     return (x[: len(kept)] if isinstance(x, torch.Tensor) else x.take(torch.arange(len(kept)))), kept, failed

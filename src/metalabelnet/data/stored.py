@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 1024
-MOST_VALUES = 1 << 23  # in a chunk: large images go through a network in smaller ones
+MOST_VALUES = 1 << 22  # in a chunk: large images go through a network in smaller ones
+
+
+class _File:
+    """A file without a name, closed when the last that reads it has gone."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __del__(self) -> None:
+        self.raw.close()
 
 
 class Stored:
@@ -27,7 +39,7 @@ class Stored:
     `positions` are the rows of the file this object stands for: taking some of them copies no sample.
     """
 
-    def __init__(self, file: Any, sample: tuple[int, ...], dtype: torch.dtype, positions: Tensor) -> None:
+    def __init__(self, file: _File, sample: tuple[int, ...], dtype: torch.dtype, positions: Tensor) -> None:
         self._file, self._positions = file, positions
         self.shape = torch.Size((len(positions), *sample))
         self.dtype, self.device = dtype, torch.device("cpu")
@@ -35,9 +47,10 @@ class Stored:
     @classmethod
     def empty(cls, rows: int, sample: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Stored:
         """Room for so many rows, in a nameless file in that folder."""
+        _give_memory_back()
         folder.mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (lives as long as this object)
-        file.truncate(rows * math.prod(sample) * dtype.itemsize)
+        file = _File(tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115 (closed below)
+        file.raw.truncate(rows * math.prod(sample) * dtype.itemsize)
         return cls(file, sample, dtype, torch.arange(rows))
 
     @property
@@ -62,16 +75,16 @@ class Stored:
         where = self._positions[which.cpu() if isinstance(which, Tensor) else which]
         rows = torch.empty((len(where), *self.shape[1:]), dtype=self.dtype)
         for row, position in zip(_bytes(rows), where.tolist(), strict=True):
-            self._file.seek(position * row.nbytes)
-            self._file.readinto(row)
+            self._file.raw.seek(position * row.nbytes)
+            self._file.raw.readinto(row)
         return rows.to(self.device)
 
     def __setitem__(self, start: int, rows: Tensor) -> None:
         """Write rows from position `start` on."""
         content: Any = memoryview(rows.contiguous().numpy()).cast("B")  # type: ignore[arg-type]
-        self._file.seek(start * (content.nbytes // len(rows)))
+        self._file.raw.seek(start * (content.nbytes // len(rows)))
         while content:  # without a buffer a write may be of a part only
-            content = content[self._file.write(content) :]
+            content = content[self._file.raw.write(content) :]
 
     def take(self, positions: Tensor) -> Stored:
         """The rows at these positions, still on disk."""
@@ -88,11 +101,29 @@ class Stored:
 Samples = Tensor | Stored
 
 
+def chunk_size(sample: tuple[int, ...], most: int = CHUNK) -> int:
+    """How many samples of this shape are handled at a time."""
+    return max(1, min(most, MOST_VALUES // max(1, math.prod(sample))))
+
+
 def chunks(x: Samples, size: int = CHUNK) -> Iterator[Tensor]:
     """All samples in order, a few at a time."""
-    size = max(1, min(size, MOST_VALUES // max(1, math.prod(x.shape[1:]))))
+    size = chunk_size(tuple(x.shape[1:]), size)
     for start in range(0, len(x), size):
         yield x[start : start + size]
+
+
+def _give_memory_back() -> None:
+    """Have the C library return large blocks to the system when they are freed, in whatever process streams samples.
+
+    glibc keeps blocks of up to 32 MiB for later by default, and with tensors of that size, aligned as torch asks for,
+    hardly ever finds a kept one that fits: a run over 300 MiB of samples was seen to grow by 1 GiB.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library: there it is as it is
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+_M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def _bytes(rows: Tensor) -> list[Any]:

@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -167,19 +167,16 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, EOFError, _unpickling_error()) as error:
-        raise InputError(f"{file}: is not a file of weights ({str(error).splitlines()[0][:150]})") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protocols it may not know: then it says so
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file that is no such file leads to
+        reason = " ".join(str(error).split())[:150] or type(error).__name__
+        raise InputError(f"{file}: is not a file of weights ({reason})") from error
     content = content.get("state_dict", content) if isinstance(content, dict) else content
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{file}: holds no weights by name")
     return content
-
-
-def _unpickling_error() -> type[Exception]:
-    import pickle
-
-    return pickle.UnpicklingError
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:

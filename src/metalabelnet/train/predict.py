@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data import images, listing, npz, sheet
-from metalabelnet.data.inputs import CHUNK
 from metalabelnet.data.kinds import Images, from_json
+from metalabelnet.data.stored import chunk_size
 from metalabelnet.errors import InputError
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import MOST_COLUMNS, TOP
@@ -77,7 +77,7 @@ class Predictor:
         """A row for each sample in a file or folder. `on_samples` hears how many are done, of how many (0: unknown)."""
         total, found = self._find(source, reader)
         done = 0
-        for some in _in_chunks(found):
+        for some in _in_chunks(found, chunk_size(self.shape)):
             names, x = self._encode(some, reader, on_failure)
             if names:
                 yield from map(self._row, names, self.probabilities(x))
@@ -149,7 +149,7 @@ class Predictor:
             yield (cells[-1] if id_column is not None else own), item
 
 
-def _in_chunks(found: Iterable[Named]) -> Iterator[list[Named]]:
+def _in_chunks(found: Iterable[Named], size: int) -> Iterator[list[Named]]:
     rest = iter(found)
-    while some := list(itertools.islice(rest, CHUNK)):
+    while some := list(itertools.islice(rest, size)):
         yield some
