@@ -66,6 +66,8 @@ def fill(
     kept: list[int] = []
     failed: list[str] = []
     size = chunk_size(inputs.shape)
+    if tell is not None:
+        tell(0, len(items))
     for start in range(0, len(items), size):
         good = []
         for place, result in enumerate(inputs.encode(items[start : start + size]), start):

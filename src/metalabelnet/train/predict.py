@@ -43,10 +43,8 @@ class Predictor:
     def __init__(self, folder: Path, *, net: str | None = None, device: str = "auto") -> None:
         self.files = RunFolder(folder)
         self.files.summary()  # refuses what is not a finished run
-        self.method = load_method(self.files, net=net, device=device)
-        about = self.files.about()
+        about, inputs = self.files.about(), self.files.inputs()
         self.classes, self.shape = tuple(about["classes"]), tuple(about["shape"])
-        inputs = self.files.inputs()
         self.inputs: Inputs | None = None
         if inputs is not None:
             self.inputs = from_json(inputs, folder / "inputs.json")
@@ -56,6 +54,7 @@ class Predictor:
             raise InputError(
                 f"{folder}: inputs.json gives samples of shape {self.inputs.shape}, the model takes {self.shape}"
             )
+        self.method = load_method(self.files, net=net, device=device)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """The probability of each class for samples as they are encoded."""
@@ -77,6 +76,8 @@ class Predictor:
         """A row for each sample in a file or folder. `on_samples` hears how many are done, of how many (0: unknown)."""
         total, found = self._find(source, reader)
         done = 0
+        if on_samples is not None:
+            on_samples(0, total)
         for some in _in_chunks(found, chunk_size(self.shape)):
             names, x = self._encode(some, reader, on_failure)
             if names:
