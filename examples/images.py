@@ -62,6 +62,7 @@ if __name__ == "__main__":
     make(here)
     run(f"train '{here}/pictures' --meta '{here}/checked.csv' --epochs 10 --warmup 4 --out '{here}/run'")
     run(f"predict '{here}/run' '{here}/new' -o '{here}/new.csv'")
-    rows = list(csv.DictReader((here / "new.csv").open()))
+    with (here / "new.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
     right = sum(row["id"].startswith(row["label"]) for row in rows)
     print(f"{right} of {len(rows)} new pictures right")

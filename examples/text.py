@@ -60,6 +60,7 @@ if __name__ == "__main__":
     make(here)
     run(f"train '{here}/texts.csv' --label topic --trusted checked --epochs 12 --warmup 5 --out '{here}/run'")
     run(f"predict '{here}/run' '{here}/new.csv' -o '{here}/new topics.csv'")
-    rows = list(csv.DictReader((here / "new topics.csv").open()))
+    with (here / "new topics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
     right = sum(row["id"].startswith(row["label"]) for row in rows)
     print(f"{right} of {len(rows)} new texts right")

@@ -83,17 +83,24 @@ def show_summary(console: Console, files: RunFolder) -> None:
 
 def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
     """One row a method: mean and spread over seeds. Beside it a picture, and where the runs are."""
-    columns = ["method", "test accuracy", "last epoch", "macro-F1", "right labels", "seconds"]
+    shown = {
+        "test accuracy": "test_accuracy",
+        "last epoch": "test_accuracy_last",
+        "macro-F1": "macro_f1",
+        "right labels": "label_accuracy",
+    }
+    if all(o.summary is None or o.summary["test_accuracy"] is None for o in outcomes):
+        shown = {"clean accuracy": "meta_accuracy"}  # without a test part the held-out clean rows are all there is
+    columns = ["method", *shown, "seconds"]
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
         done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
-        keys = ("test_accuracy", "test_accuracy_last", "macro_f1", "label_accuracy")
-        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in keys]
+        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
         seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
         rows.append([method, *cells, seconds])
-    seeds = len({job.run.seed for job in jobs})
+    seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
     console.print(
-        f"{jobs[0].run.data}, noise {jobs[0].run.noise}, {jobs[0].run.meta} clean samples: per cent, mean over {seeds} "
+        f"{run.data}, noise {run.noise}, {run.meta or 'all'} clean samples: per cent, mean over {seeds} "
         f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
     )
     console.table(columns, rows)

@@ -125,7 +125,7 @@ class Bars:
             if what not in self.tasks:
                 self.tasks[what] = self.shown.add_task(what, total=total or None, told="")
             self.shown.update(self.tasks[what], completed=done, told=_of(said, of, total))
-        elif done == total or time.monotonic() - self.last > 10:
+        elif 0 < done == total or time.monotonic() - self.last > 10:
             self.last = time.monotonic()
             print(f"{what}: {_of(said, of, total)}", file=sys.stderr, flush=True)
 

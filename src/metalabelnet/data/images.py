@@ -71,6 +71,7 @@ def each(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
     with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
         from PIL import Image
 
+        warnings.filterwarnings("ignore", module="PIL")  # remarks on odd files that can be decoded all the same
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         waiting = iter(paths)
         ahead = [pool.submit(_caught, call, path) for path in itertools.islice(waiting, 8 * workers)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -240,11 +241,16 @@ def _limit(how: Reading) -> int:
     """Bytes that samples may take in memory: as given, else half of what is free (4 GiB where nobody can tell)."""
     if how.memory_limit is not None:
         return int(how.memory_limit * GIB)
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 4 * GIB
-    return free // 2
+    free = [4 * GIB]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # Linux: what others hold for later counts as free
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = [1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])]
+    with contextlib.suppress(OSError, ValueError):  # a container's own limit
+        most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(max(0, most - taken))
+    return min(free) // 2
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

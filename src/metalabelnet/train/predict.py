@@ -85,6 +85,8 @@ class Predictor:
             done += len(some)
             if on_samples is not None:
                 on_samples(done, total)
+        if not done:
+            raise InputError(f"{source}: has no samples")
 
     def _encode(
         self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.data import load
+from metalabelnet.data.own import is_own
 from metalabelnet.errors import InputError
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.folder import RunFolder
@@ -12,8 +14,6 @@ from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.trained import load_method
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from metalabelnet.data import Rows
 
 
@@ -21,6 +21,8 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     """The label table of another data set's training rows."""
     files = RunFolder(folder)
     about = files.about()
+    if is_own(Path(data)):
+        raise InputError(f"a folder or a table goes to another command: metalabelnet predict {folder} {data}")
     classes = tuple(about["classes"])
     rows = load(data, data_dir, classes=classes).train
     if rows.classes != classes:
