@@ -267,9 +267,10 @@ def test_it_has_a_version(capsys: Capture) -> None:
     assert call(["--version"], capsys).out == f"metalabelnet {metalabelnet.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "command", [None, "train", "compare", "labels", "predict", "export", "methods", "datasets", "noises"]
-)
+COMMANDS = ("train", "compare", "labels", "predict", "export", "methods", "datasets", "noises")
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_command_has_help(command: str | None, capsys: Capture) -> None:
     said = call([*([command] if command else []), "--help"], capsys)
     assert (said.code, said.err) == (0, "")
