@@ -2,6 +2,7 @@
 
     python benchmarks/step.py                 8-layer CNN, batch 128, CUDA if there is a card
     python benchmarks/step.py --batch 64 --only eager --json out.json
+    python benchmarks/step.py --net torchvision:resnet50 --batch 32 --size 224 --runs 1
 
 On CUDA the recorded engine is compiled first, which takes about a minute for each row. Times are medians of several
 repeats with the device synchronised around each. Memory on CUDA is the most that was allocated while stepping; on a CPU
@@ -26,7 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from metalabelnet.data.batches import Batch
+from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train.engine import Engine, tensor_cores
 from metalabelnet.train.folder import commit, versions
@@ -65,31 +66,78 @@ def time_of(step: Any, *, cuda: bool, seconds: float) -> float:
     return 1000 * statistics.median(times)
 
 
-def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
-    """Build a method in the phase that is timed, and time its steps."""
-    recorded = changes.pop("recorded", False)
-    run = Run(net="cnn8", warmup=0, epochs=1, batch_size=args.batch, device=device, **changes)
+def make_engine(args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, **changes: Any) -> Any:
+    """A method in the phase that is timed, with what runs its steps and what a step is given."""
+    net = args.net.removeprefix("torchvision:")
+    own = None
+    if net != args.net:
+        import torchvision
+
+        torch.manual_seed(seed)
+        own = torchvision.models.get_model(net, num_classes=10)
+    run = Run(
+        net="auto" if own else net, warmup=0, epochs=1, batch_size=args.batch, device=device, seed=seed, **changes
+    )
     data = problem(args.batch, device, args.size)
-    method = build(run, data)
+    method = build(run, data, own)
+    augment = "flip-crop" if args.size <= 64 else "none"
+    batches = Batches(
+        train=data.train,
+        clean=data.clean,
+        size=run.batch_size,
+        augment=augment,
+        augment_clean=method.learns_from_clean,
+        dtype=run.torch_dtype,
+        seed=seed,
+    )
     method.begin_epoch(0)
-    engine = Engine(method, recorded=recorded, bf16=run.dtype == "bf16")
-    x = (data.train.x.float() / 127.5 - 1).to(run.torch_dtype)
-    batch = Batch(x=x, given=data.train.given, index=data.train.index, clean_x=x, clean_y=data.train.true, seed=0)
-    built = time.perf_counter()
-    engine.step(batch)
-    built = time.perf_counter() - built
+    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16")
+    return engine, next(batches.plan(0, labeled_only=False))
+
+
+def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
+    """Time the steps of one run, or of several that take turns on streams of their own."""
+    recorded, runs = changes.pop("recorded", False), changes.pop("runs", 1)
     cuda = device == "cuda"
+    built = time.perf_counter()
+    turns = []
+    for seed in range(runs):
+        stream = torch.cuda.Stream() if cuda else None
+        with torch.cuda.stream(stream):
+            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, **changes)
+            engine.step(picks)
+        turns.append((engine, picks, stream))
+    built = time.perf_counter() - built
     if cuda:
+        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    milliseconds = time_of(lambda: engine.step(batch), cuda=cuda, seconds=args.seconds)
+
+    def step() -> None:
+        for engine, picks, stream in turns:
+            with torch.cuda.stream(stream):
+                engine.step(picks)
+
+    milliseconds = time_of(step, cuda=cuda, seconds=args.seconds) / runs
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else peak - IMPORTED
-    return {"row": name, "ms": milliseconds, "MiB": memory, "first_step_s": built, "recorded": engine.recorded}
+    recorded = all(engine.recorded for engine, _, _ in turns)
+    return {"row": name, "ms": milliseconds, "MiB": memory, "first_step_s": built, "recorded": recorded}
 
 
 def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The row by a process of its own, so that its memory can be told from that of the others."""
-    told = ["--batch", str(args.batch), "--size", str(args.size), "--seconds", str(args.seconds), "--row", name]
+    told = [
+        "--net",
+        args.net,
+        "--batch",
+        str(args.batch),
+        "--size",
+        str(args.size),
+        "--seconds",
+        str(args.seconds),
+        "--row",
+        name,
+    ]
     out = subprocess.run([sys.executable, __file__, *told], check=True, capture_output=True, text=True).stdout
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
@@ -98,10 +146,12 @@ def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Print the table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--net", default="cnn8", help="a network of ours, or torchvision:NAME")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=32, help="height and width of the images")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
-    parser.add_argument("--only", choices=["eager", "recorded"])
+    parser.add_argument("--runs", type=int, default=8, help="how many runs take turns in the rows that say together")
+    parser.add_argument("--only", metavar="TEXT", help="rows whose name has this in it")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--row", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -116,20 +166,27 @@ def main() -> None:
         ("phase 2, exact, recorded", {"method": "metalabelnet", "recorded": True}),
         ("phase 2, exact, recorded, bf16", {"method": "metalabelnet", "recorded": True, "dtype": "bf16"}),
     ]
+    together = {"recorded": True, "dtype": "bf16", "runs": args.runs}
+    rows += [
+        (f"plain step, {args.runs} together, bf16, each", {"method": "cross-entropy", **together}),
+        (f"phase 2, {args.runs} together, bf16, each", {"method": "metalabelnet", **together}),
+    ]
     if device == "cpu":
         rows = [(name, changes) for name, changes in rows if "bf16" not in name]
+    if args.runs < 2:
+        rows = [(name, changes) for name, changes in rows if "together" not in name]
     if args.row:
         print(json.dumps(row(args.row, args, device, **dict(rows)[args.row])))
         return
     results = []
     with tensor_cores():
         for name, changes in rows:
-            if args.only and args.only != ("recorded" if changes.get("recorded") else "eager"):
+            if args.only and args.only not in name:
                 continue
             results.append(alone(name, args) if device == "cpu" else row(name, args, device, **changes))
             r = results[-1]
             print(
-                f"{r['row']:36s} {r['ms']:9.3f} ms {r['MiB']:8.0f} MiB   first step {r['first_step_s']:.1f} s",
+                f"{r['row']:38s} {r['ms']:9.3f} ms {r['MiB']:8.0f} MiB   first step {r['first_step_s']:.1f} s",
                 flush=True,
             )
     slow = next((r for r in results if r["row"] == "phase 2, double-backward, eager"), None)
@@ -137,10 +194,11 @@ def main() -> None:
         if slow and r["row"].startswith("phase 2"):
             r["speed"], r["memory"] = slow["ms"] / r["ms"], r["MiB"] / slow["MiB"]
             print(
-                f"{r['row']:36s} {r['speed']:6.2f} times the speed of double backward, {r['memory']:.2f} of its memory"
+                f"{r['row']:38s} {r['speed']:6.2f} times the speed of double backward, {r['memory']:.2f} of its memory"
             )
     about = {
         "date": datetime.now(UTC).date().isoformat(),
+        "net": args.net,
         "batch": args.batch,
         "size": args.size,
         "versions": versions(),

@@ -51,7 +51,7 @@ def batches(run: Run, problem: Problem, method: Method) -> Batches:
         size=run.batch_size,
         augment=run.augment,
         augment_clean=method.learns_from_clean,
-        dtype=torch.float64,
+        dtype=run.torch_dtype,
         seed=run.seed,
     )
 

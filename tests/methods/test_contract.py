@@ -1,5 +1,6 @@
 """What every method promises, tested from the table: a new row is tested by being there."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -8,11 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.core.passes import predict
+from metalabelnet.data.batches import to_input
 from metalabelnet.methods import METHODS
 from metalabelnet.train.evaluate import score
 from metalabelnet.train.loop import build
-from small import Walk, blobs, small_problem, small_run
+from small import QUICK, Walk, blobs, small_problem, small_run
 
+NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}
 GOLDEN = Path(__file__).with_name("golden.json")
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -143,3 +147,18 @@ def test_golden_trace(name: str) -> None:
     golden = json.loads(GOLDEN.read_text())
     assert name in golden, "write the trace of the new method with python tests/methods/golden.py"
     torch.testing.assert_close(Walk(small_run(name), small_problem()).go().losses, golden[name], rtol=1e-8, atol=1e-12)
+
+
+def test_its_classifier_is_what_predicts(name: str) -> None:
+    walk = Walk(small_run(name), small_problem()).go()
+    x = walk.problem.test.x
+    assert torch.equal(predict(walk.method.classifier(), to_input(x, torch.float64)), walk.method.logits(x))
+
+
+def test_says_whether_it_reads_clean_rows(name: str) -> None:
+    """With other clean rows, a method that needs none learns the same."""
+    problem = small_problem()
+    others = blobs(12, seed=9).with_given(torch.full((12,), -1))
+    run = small_run(name, settings=QUICK.get(name, {}) | NOT_FROM_CLEAN.get(name, {}))
+    first, second = (Walk(run, dataclasses.replace(problem, clean=rows)).go() for rows in (problem.clean, others))
+    assert METHODS[name].reads_clean(run.method_settings()) != same(weights(first), weights(second))

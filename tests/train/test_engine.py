@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
+from metalabelnet.train import engine as engine_module
 from metalabelnet.train.engine import Engine, EngineFallback, _tensors
 from metalabelnet.train.loop import build
 from small import batches, small_problem, small_run
@@ -21,19 +22,17 @@ def along(
     parts = ("train", "clean", "select", "test")
     problem = type(problem)(**{**vars(problem), **{part: getattr(problem, part).to(on) for part in parts}})
     eager, other = build(run, problem, net and net()), build(run, problem, net and net())
-    engine = engine_for(other)
+    made = batches(run, problem, eager)
+    engine = engine_for(other, made.batch)
     steps = 0
     for epoch in range(eager.epochs):
         for method in (eager, other):
             method.begin_epoch(epoch)
-        for batch in batches(run, problem, eager).epoch(epoch, labeled_only=eager.labeled_only(epoch)):
-            batch = type(batch)(
-                **{**vars(batch), **{k: getattr(batch, k).to(getattr(torch, dtype)) for k in ("x", "clean_x")}}
-            )
+        for picks in made.plan(epoch, labeled_only=eager.labeled_only(epoch)):
             with torch.no_grad():
                 for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
                     ours.copy_(theirs)
-            expected, got = eager.step(batch), engine.step(batch)
+            expected, got = eager.step(made.batch(picks)), engine.step(picks)
             torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
             for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
@@ -46,15 +45,34 @@ def along(
 
 @pytest.mark.parametrize("name", RECORDABLE)
 def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
-    engine = along(name, lambda method: Engine(method, recorded=True, compiled=False))
+    engine = along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False))
     assert engine.recorded
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
+
+
+def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one form share what was compiled, and each works on its own tensors."""
+    problem, made = small_problem(), []
+    monkeypatch.setattr(engine_module, "compile_recording", lambda recording, _: made.append(1) or recording.graph)
+    for seed in (0, 1):
+        run = small_run("metalabelnet", seed=seed, warmup=0)
+        eager, other = build(run, problem), build(run, problem)
+        all_batches = batches(run, problem, eager)
+        engine = Engine(other, all_batches.batch, recorded=True)
+        for method in (eager, other):
+            method.begin_epoch(0)
+        for picks in all_batches.plan(0, labeled_only=False):
+            eager.step(all_batches.batch(picks))
+            engine.step(picks)
+        for theirs, ours in zip(_tensors(eager.state()), _tensors(other.state()), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert made == [1]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_compiled_step_equals_the_eager_one() -> None:
-    assert along("metalabelnet", lambda method: Engine(method, recorded=True)).recorded
+    assert along("metalabelnet", lambda method, batch_of: Engine(method, batch_of, recorded=True)).recorded
 
 
 @pytest.mark.gpu
@@ -62,7 +80,9 @@ def test_a_compiled_step_equals_the_eager_one() -> None:
 @pytest.mark.parametrize("name", RECORDABLE)
 def test_on_a_card_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # TF32 alone would differ by 1e-3
-    assert along(name, lambda m: Engine(m, recorded=True), dtype="float32", tolerance=1e-4, on="cuda").recorded
+    assert along(
+        name, lambda m, batch_of: Engine(m, batch_of, recorded=True), dtype="float32", tolerance=1e-4, on="cuda"
+    ).recorded
 
 
 class Dropping(nn.Sequential):
@@ -90,7 +110,9 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_why(net: type, reason: s
             return net()
 
     with pytest.warns(EngineFallback, match=reason) as said:
-        engine = along("metalabelnet", lambda method: Engine(method, recorded=True, compiled=False), net=seeded)
+        engine = along(
+            "metalabelnet", lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False), net=seeded
+        )
     assert len(said) == 1
     assert not engine.recorded
 
@@ -102,7 +124,6 @@ def test_bfloat16_is_near_and_leaves_the_weights_in_single_precision() -> None:
     for m in (method, low):
         m.begin_epoch(0)
     batch = next(batches(run, problem, method).epoch(0, labeled_only=True))
-    batch = type(batch)(**{**vars(batch), "x": batch.x.float(), "clean_x": batch.clean_x.float()})
     exact, near = method.step(batch), engine.step(batch)
     assert exact != near
     torch.testing.assert_close(near, exact, rtol=0.05, atol=0.05)

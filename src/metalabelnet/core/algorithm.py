@@ -37,6 +37,7 @@ from metalabelnet.core.losses import (
 )
 from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
 from metalabelnet.core.passes import Theta, forward, trainable
+from metalabelnet.core.products import Products
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -87,10 +88,10 @@ class Iteration:
     def __call__(self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
         """One iteration: updates φ, then θ. Gives the loss of step 3."""
         f, s = self.f, self.settings
-        theta = trainable(f)
+        theta, products = trainable(f), Products()
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
-            return forward(f, x, weights, seed=seed, update_statistics=first)
+            return forward(f, x, weights, seed=seed, update_statistics=first, products=products)
 
         def l_c(logits: Tensor, log_y_hat: Tensor) -> Tensor:
             return scale_factor(s.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()

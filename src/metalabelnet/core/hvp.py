@@ -28,12 +28,11 @@ from metalabelnet.core.metagrad import (
     EngineChoice,
     gradients,
     look_ahead,
-    make_dual,
     shifted,
     step_along,
     through,
-    unpack_dual,
 )
+from metalabelnet.core.products import make_dual, unpack_dual
 
 if TYPE_CHECKING:
     from collections.abc import Callable

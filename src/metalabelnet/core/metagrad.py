@@ -22,12 +22,13 @@ look-ahead, see `hvp`.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from metalabelnet.core.products import make_dual, unpack_dual
 from metalabelnet.errors import unknown
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 
 Engine = Literal["exact", "double-backward", "finite-difference"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)  # in the order they are fallen back on
-
-
-# Untyped in PyTorch.
-make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
-unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 
 
 class EngineWarning(UserWarning):
@@ -120,12 +116,15 @@ class MetaGradient(EngineChoice):
 
 def look_ahead(theta: Theta, gradient: Sequence[Tensor | None], step: float | Tensor) -> Theta:
     """θ̂ = θ − α ∇θ L, as new leaves. A weight the loss does not see stays where it is."""
+    seen = [name for name, d in zip(theta, gradient, strict=True) if d is not None]
     with torch.no_grad():
-        moved = {
-            name: weight.clone() if d is None else weight - step * d
-            for (name, weight), d in zip(theta.items(), gradient, strict=True)
-        }
-    return {name: weight.requires_grad_() for name, weight in moved.items()}
+        steps = torch._foreach_mul([d for d in gradient if d is not None], step)  # noqa: SLF001 (as torch.optim does)
+        there = torch._foreach_sub([theta[name] for name in seen], steps)  # noqa: SLF001
+    moved = dict(zip(seen, there, strict=True))
+    return {
+        name: (moved[name] if name in moved else weight.detach().clone()).requires_grad_()
+        for name, weight in theta.items()
+    }
 
 
 def gradients(loss: Tensor, theta: Theta) -> Theta:

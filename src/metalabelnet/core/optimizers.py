@@ -65,11 +65,15 @@ class SGD(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every weight that has a gradient."""
-        for weight, buffer in zip(self.weights, self.buffers, strict=True):
-            if weight.grad is not None:
-                buffer.mul_(self.momentum).add_(weight.grad).add_(weight, alpha=self.weight_decay)
-                weight.sub_(self.rate * buffer)
+        """Move every weight that has a gradient, all of them at once."""
+        known = [(w, b, w.grad) for w, b in zip(self.weights, self.buffers, strict=True) if w.grad is not None]
+        if not known:
+            return
+        weights, buffers, gradients = (list(tensors) for tensors in zip(*known, strict=True))
+        torch._foreach_mul_(buffers, self.momentum)
+        torch._foreach_add_(buffers, gradients)
+        torch._foreach_add_(buffers, weights, alpha=self.weight_decay)
+        torch._foreach_sub_(weights, torch._foreach_mul(buffers, self.rate))  # noqa: SLF001 (as torch.optim does)
 
     def tensors(self) -> dict[str, Tensor]:
         """The momentum of every weight."""

@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from metalabelnet.core.products import Products
+
 Theta = dict[str, Tensor]
 
 
@@ -31,9 +33,16 @@ def trainable(net: nn.Module) -> Theta:
     return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
 
 
-def forward(net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statistics: bool) -> Tensor:
-    """The logits f_θ(x). Two passes with one seed use one dropout mask."""
-    with _seeded(seed, x.device), _statistics(net, update=update_statistics), sdpa_kernel(SDPBackend.MATH), precision():
+def forward(
+    net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statistics: bool, products: Products | None = None
+) -> Tensor:
+    """The logits f_θ(x). Two passes with one seed use one dropout mask.
+
+    `products` keeps what the first pass under it multiplies, for passes that carry tangents later.
+    """
+    kept = nullcontext() if products is None else products
+    randomness, statistics = _seeded(seed, x.device), _statistics(net, update=update_statistics)
+    with randomness, statistics, sdpa_kernel(SDPBackend.MATH), kept, precision():
         logits: Tensor = functional_call(net, theta, (x,))
     return logits.to(x.dtype)
 

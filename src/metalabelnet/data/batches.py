@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from metalabelnet.data.augment import AUGMENTS
+from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.seeds import generator, stream_seed
 
@@ -32,6 +32,19 @@ class Batch:
     index: Tensor
     clean_x: Tensor
     clean_y: Tensor
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picks:
+    """Which samples a batch has and how they are augmented: all that is random in it, in a few numbers a sample.
+
+    train, clean  (5, N) int64: the row of each sample, then what `augment.draw` drew for it
+    seed          for whatever the step draws at random
+    """
+
+    train: Tensor
+    clean: Tensor
     seed: int
 
 
@@ -64,30 +77,46 @@ class Batches:
 
     def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from step `start` on."""
-        rows = self.train.given != UNLABELED if labeled_only else torch.ones_like(self.train.given, dtype=torch.bool)
-        rows = rows.nonzero()[:, 0]
-        order = rows[self._shuffled(len(rows), "train", epoch)]
-        in_a_round = max(1, len(self.clean) // self.size)
-        for step in range(start, self.steps(labeled_only=labeled_only)):
-            rounds, place = divmod(step, in_a_round)
-            if place == 0 or step == start:
-                clean_order = self._shuffled(len(self.clean), "clean", epoch, rounds)
-            index = order[step * self.size : (step + 1) * self.size]
-            clean = clean_order[place * self.size : (place + 1) * self.size]
-            yield Batch(
-                x=self._inputs(self.train, index, self.augment, epoch, step),
-                given=self.train.given[index],
-                index=index,
-                clean_x=self._inputs(self.clean, clean, self.augment if self.augment_clean else "none", epoch, step),
-                clean_y=self.clean.true[clean],
-                seed=stream_seed(self.seed, "step", epoch, step),
-            )
+        return map(self.batch, self.plan(epoch, labeled_only=labeled_only, start=start))
 
-    def _inputs(self, rows: Rows, positions: Tensor, augment: str, epoch: int, step: int) -> Tensor:
-        name = "train" if rows is self.train else "clean"
-        randomness = generator(self.seed, "augment", name, epoch, step, device=rows.x.device)
-        return to_input(AUGMENTS[augment](rows.x[positions], randomness), self.dtype)
+    def plan(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Iterator[Picks]:
+        """What the batches of an epoch will be: drawn for the whole epoch, moved to the device at once."""
+        given, steps = self.train.given.cpu(), self.steps(labeled_only=labeled_only)
+        rows = (given != UNLABELED).nonzero()[:, 0] if labeled_only else torch.arange(len(given))
+        in_a_round = max(1, len(self.clean) // self.size)
+        rounds = [
+            self._in_batches(self._shuffled(len(self.clean), "clean", epoch, number), in_a_round)
+            for number in range(-(-steps // in_a_round))
+        ]
+        train = self._augmented(
+            self._in_batches(rows[self._shuffled(len(rows), "train", epoch)], steps), "train", epoch
+        )
+        clean = self._augmented(torch.cat(rounds)[:steps], "clean", epoch)
+        for step in range(start, steps):
+            yield Picks(train=train[step], clean=clean[step], seed=stream_seed(self.seed, "step", epoch, step))
+
+    def batch(self, picks: Picks) -> Batch:
+        """The samples themselves, cut, turned and scaled. Nothing in it is random."""
+        index, clean = picks.train[0], picks.clean[0]
+        augment_clean = self.augment if self.augment_clean else "none"
+        return Batch(
+            x=to_input(AUGMENTS[self.augment](self.train.x[index], picks.train[1:]), self.dtype),
+            given=self.train.given[index],
+            index=index,
+            clean_x=to_input(AUGMENTS[augment_clean](self.clean.x[clean], picks.clean[1:]), self.dtype),
+            clean_y=self.clean.true[clean],
+            seed=picks.seed,
+        )
 
     def _shuffled(self, count: int, *name: str | int) -> Tensor:
-        order = torch.randperm(count, generator=generator(self.seed, "shuffle", *name))
-        return order.to(self.train.x.device)
+        return torch.randperm(count, generator=generator(self.seed, "shuffle", *name))
+
+    def _in_batches(self, order: Tensor, count: int) -> Tensor:
+        """(count, size): the first so many full batches, or the one that there is."""
+        size = min(self.size, len(order))
+        return order[: count * size].view(count, size)
+
+    def _augmented(self, rows: Tensor, name: str, epoch: int) -> Tensor:
+        """(steps, 5, size), on the device: every pick of an epoch."""
+        how = draw(rows.numel(), generator(self.seed, "augment", name, epoch))
+        return torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1).to(self.train.x.device)

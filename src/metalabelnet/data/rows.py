@@ -19,7 +19,8 @@ UNLABELED = -1
 class Rows:
     """Samples and their labels, all tensors on one device (samples that memory does not hold: on disk).
 
-    x        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables
+    x        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables; floating point of
+             any other shape is what the network reads, as it is
     given    (N,) int64: the label nobody trusts; −1 where there is none
     true     (N,) int64: the right label where it is known; −1 elsewhere
     index    (N,) int64: the sample's number in the data it came from
@@ -108,15 +109,15 @@ def make_rows(
     """Build checked rows. `what` names them in errors (a file, a data set's part)."""
     if len(x) == 0:
         raise InputError(f"{what}: there are no samples")
-    if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim == 2 and x.is_floating_point()):
+    if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim >= 2 and x.is_floating_point()):
         raise InputError(
-            f"{what}: samples are uint8 images (N, channels, height, width) or floating-point tables "
+            f"{what}: samples are uint8 images (N, channels, height, width) or floating-point numbers such as tables "
             f"(N, columns), not {x.dtype} of shape {tuple(x.shape)}"
         )
     if len(given) != len(x):
         raise InputError(f"{what}: {len(x)} samples but {len(given)} labels")
     if isinstance(x, Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
-        at = int((~torch.isfinite(x)).any(1).nonzero()[0, 0])
+        at = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
         raise InputError(f"{what}: row {at} has a value that is NaN or infinite; fill it in or leave the row out")
     true = torch.full_like(given, UNLABELED) if true is None else true
     check_labels(given, len(classes), f"{what}, labels")

@@ -6,7 +6,6 @@ R(t)  the share of a batch that is kept in epoch t: 1 − τ·min(t/ramp, 1)
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,11 +22,12 @@ from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
 from metalabelnet.methods.halves import Halves
 from metalabelnet.methods.method import Method, Task
+from metalabelnet.nets.mean import MeanOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part
@@ -106,6 +106,11 @@ class CoTeaching(Method):
         self.epochs += self.candidates_from
         self.share = torch.ones((), dtype=torch.float64, device=task.train.x.device)
 
+    @classmethod
+    def reads_clean(cls, settings: CoTeachingSettings) -> bool:
+        """To find the noise rate, where it is not given."""
+        return settings.noise_rate == "auto"
+
     def rate_at(self, epoch: int) -> float:
         """The schedule; a stage of estimation comes before it, at its first rates."""
         first = self.candidates_from
@@ -167,8 +172,11 @@ class CoTeaching(Method):
         """The logarithm of the two networks' mean probabilities."""
         if self.halves is not None:
             return self.halves.logits(x)
-        both = torch.stack([super().logits(x), predict(self.peer, to_input(x, self.task.dtype))])
-        return both.log_softmax(2).logsumexp(0) - math.log(2)
+        return predict(self.classifier(), to_input(x, self.task.dtype))
+
+    def classifier(self) -> nn.Module:
+        """Both networks as one."""
+        return MeanOf(self.net, self.peer)
 
     def parts(self) -> dict[str, Part]:
         """Both networks; then τ, before the networks that estimate it."""

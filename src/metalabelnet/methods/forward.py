@@ -89,6 +89,11 @@ class Forward(Method):
         self.candidates_from = first.get(settings.transition, 0)
         self.epochs += self.candidates_from
 
+    @classmethod
+    def reads_clean(cls, settings: ForwardSettings) -> bool:
+        """To find T, by two of the ways."""
+        return settings.transition in ("counted", "estimated")
+
     def rate_at(self, epoch: int) -> float:
         """The schedule, once for each stage."""
         first = self.candidates_from

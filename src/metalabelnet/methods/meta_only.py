@@ -18,6 +18,7 @@ class MetaOnly(Method):
     summary = "training on the clean samples alone"
     reference = "–"
     recordable = True
+    needs_clean = True
     learns_from_clean = True
 
     def step(self, batch: Batch) -> Tensor:

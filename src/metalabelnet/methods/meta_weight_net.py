@@ -10,6 +10,7 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.passes import Theta, forward, trainable
+from metalabelnet.core.products import Products
 from metalabelnet.core.weightnet import WeightNet
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
@@ -71,6 +72,7 @@ class MetaWeightNet(Method):
 
     summary = "each sample weighted by a learned function of its loss, so that the clean loss falls"
     reference = "Shu et al. 2019"
+    needs_clean = True
     recordable = True
     Settings: ClassVar[type] = MetaWeightNetSettings
     own: ClassVar[dict[str, Any]] = {
@@ -96,10 +98,10 @@ class MetaWeightNet(Method):
     def step(self, batch: Batch) -> Tensor:
         """Look ahead, move the weight net, then the classifier."""
         net, v, s = self.net, self.weight_net, self.settings
-        theta, big_theta = trainable(net), list(v.parameters())
+        theta, big_theta, products = trainable(net), list(v.parameters()), Products()
 
-        def logits_at(weights: Theta) -> Tensor:
-            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=False)
+        def logits_at(weights: Theta, *, first: bool = False) -> Tensor:
+            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, products=products)
 
         def l_train(logits: Tensor) -> Tensor:
             return weighted_loss(logits, batch.given, v).mean()
@@ -110,7 +112,7 @@ class MetaWeightNet(Method):
                 forward(net, batch.clean_x, weights, seed=seed, update_statistics=statistics), batch.clean_y
             ).mean()
 
-        logits = forward(net, batch.x, theta, seed=batch.seed, update_statistics=True)
+        logits = logits_at(theta, first=True)
         by_big_theta = self.meta_gradient(
             theta=theta,
             phi=big_theta,

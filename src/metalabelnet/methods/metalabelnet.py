@@ -39,6 +39,7 @@ class MetaLabelNet(Method):
     recordable = True
     Settings: ClassVar[type] = MetaLabelNetSettings
     unlabeled = "used"
+    needs_clean = True
     has_warmup = True
 
     settings: MetaLabelNetSettings
@@ -48,6 +49,7 @@ class MetaLabelNet(Method):
         few = to_input(task.train.x[:2], task.dtype)
         self.head = find_head(self.net, few, len(task.train.classes), task.head)
         self.phase2: Phase2 | None = None
+        self.features: list[Tensor] | None = None
 
     def labeled_only(self, epoch: int) -> bool:
         """Phase 2 takes unlabeled rows in."""
@@ -60,6 +62,7 @@ class MetaLabelNet(Method):
             self._build_phase2()
 
     def _build_phase2(self) -> None:
+        self.features = None
         g = Extractor(self.net, self.head)
         m = LabelNet(g.width, len(self.task.train.classes), generator(self.task.seed, "label net"))
         m.to(self.task.train.x.device, self.task.dtype)
@@ -81,8 +84,14 @@ class MetaLabelNet(Method):
         """ŷ for every training row, from the samples as they are, without augmentation."""
         if self.phase2 is None:
             return None
-        g, m = self.phase2.g, self.phase2.m
-        return torch.cat([m(g(to_input(x, self.task.dtype))).exp() for x in chunks(self.task.train.x)])
+        return torch.cat([self.phase2.m(v).exp() for v in self._features()])
+
+    def _features(self) -> list[Tensor]:
+        """g(x) of the training rows, a piece at a time. g is fixed from the end of warm-up on: computed once."""
+        if self.features is None:
+            assert self.phase2 is not None
+            self.features = [self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(self.task.train.x)]
+        return self.features
 
     def parts(self) -> dict[str, Part]:
         """From phase 2 on, the extractor, the label net and its Adam too."""
@@ -95,10 +104,12 @@ class MetaLabelNet(Method):
         """Go on from there, in the phase it was."""
         if "adam" in state:
             self._build_phase2()
+        self.features = None
         super().load_state(state)
 
     def load_model(self, tensors: dict[str, Tensor]) -> None:
         """Take over classifier, extractor and label net."""
         if any(name.startswith("label_net.") for name in tensors) and self.phase2 is None:
             self._build_phase2()
+        self.features = None
         super().load_model(tensors)

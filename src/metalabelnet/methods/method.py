@@ -100,6 +100,7 @@ class Method(ABC):
     Settings: ClassVar[type] = NoSettings
     unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
     learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
+    needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
     recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
@@ -111,6 +112,11 @@ class Method(ABC):
         self.candidates_from = task.schedule.warmup if self.has_warmup else 0
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
+
+    @classmethod
+    def reads_clean(cls, settings: Any) -> bool:  # noqa: ARG003 (some ask them)
+        """Whether the method, with these settings, learns anything from the clean rows: without any it cannot run."""
+        return cls.needs_clean
 
     def make_sgd(self, net: nn.Module) -> SGD:
         """The schedule's optimizer for a classifier."""
@@ -150,6 +156,10 @@ class Method(ABC):
     def logits(self, x: Tensor) -> Tensor:
         """The classifier's logits for samples as they are stored."""
         return predict(self.net, to_input(x, self.task.dtype))
+
+    def classifier(self) -> nn.Module:
+        """The module that predicts: from what a network reads (`to_input`) to logits."""
+        return self.net
 
     def soft_labels(self) -> Tensor | None:
         """The soft label of every training row, where the method has made some."""

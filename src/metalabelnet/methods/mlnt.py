@@ -201,7 +201,11 @@ class MLNT(Method):
 
     def logits(self, x: Tensor) -> Tensor:
         """The teacher's logits, once there is one."""
-        return predict(self.net if self.teacher is None else self.teacher, to_input(x, self.task.dtype))
+        return predict(self.classifier(), to_input(x, self.task.dtype))
+
+    def classifier(self) -> nn.Module:
+        """The teacher, once there is one."""
+        return self.net if self.teacher is None else self.teacher
 
     def parts(self) -> dict[str, Part]:
         """After warm-up, the teacher and the neighbours too."""

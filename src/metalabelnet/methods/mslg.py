@@ -51,6 +51,7 @@ class MSLG(Method):
     reference = "Algan and Ulusoy 2020"
     recordable = True
     Settings: ClassVar[type] = MSLGSettings
+    needs_clean = True
     has_warmup = True
     own: ClassVar[dict[str, Any]] = {**CIFAR10_RECIPE, "warmup": 44}
 

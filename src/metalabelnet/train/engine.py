@@ -2,10 +2,10 @@
 
 The eager path is `method.step`, and it is the truth. The recorded path is the same code run in another way:
 
-    record   `method.step` runs once while every tensor operation it causes is written down — forward passes, the
-             backward passes of autograd, the tangents of forward mode, both optimizers
-    compile  the list is cleaned of what was computed twice (the pass that carries tangents repeats the one of
-             step 1) and made into fused kernels
+    record   the step runs once while every tensor operation it causes is written down — the samples picked and
+             augmented, forward passes, the backward passes of autograd, the tangents of forward mode, both optimizers
+    compile  the list is cleaned of what was computed twice (the pass that carries tangents repeats parts of the one
+             of step 1) and made into fused kernels; recordings that read the same share them
     replay   the kernels are captured as one CUDA graph, so that a step costs the host a single launch
 
 What a recording cannot hold sends the run back to the eager path, with the reason: numbers read on the host, control
@@ -14,6 +14,7 @@ flow that depends on data, random numbers drawn within the step (dropout).
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -24,14 +25,15 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
-from metalabelnet.data.batches import Batch
+from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.train.operators import Operators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from metalabelnet.methods import Method
 
-INPUTS = ("x", "given", "index", "clean_x", "clean_y")
+Given = Batch | Picks
 Step = Callable[..., Tensor]
 
 
@@ -46,57 +48,68 @@ class CannotRecord(Exception):  # noqa: N818
 class Engine:
     """Runs the steps of one method.
 
+    batch_of   makes the batch of what a step is given; a part of the step, and recorded with it
     recorded   whether to record: one recording for each phase of the method and shape of batch
     compiled   whether to compile what was recorded (tests on a CPU replay it as it is)
     bf16       whether convolutions and linear layers compute in bfloat16; weights stay as they are
     """
 
-    def __init__(self, method: Method, *, recorded: bool, compiled: bool = True, bf16: bool = False) -> None:
-        self.method, self.recorded, self.compiled, self.bf16 = method, recorded, compiled, bf16
-        self._replays: dict[Any, Callable[[Batch], Tensor]] = {}
+    def __init__(
+        self,
+        method: Method,
+        batch_of: Callable[[Any], Batch] = lambda batch: batch,
+        *,
+        recorded: bool,
+        compiled: bool = True,
+        bf16: bool = False,
+    ) -> None:
+        self.method, self.batch_of = method, batch_of
+        self.recorded, self.compiled, self.bf16 = recorded, compiled, bf16
+        self._replays: dict[Any, Callable[[Given], Tensor]] = {}
 
-    def step(self, batch: Batch) -> Tensor:
-        """One step of the method; gives its loss, on the device."""
+    def step(self, given: Given) -> Tensor:
+        """One step of the method. Gives its loss, on the device, to be read before the next step."""
         if not self.recorded:
-            return self._plain(batch)
-        key = (self.method.phase(), tuple(getattr(batch, name).shape for name in INPUTS))
+            return self._plain(given)
+        key = (self.method.phase(), *(tensor.shape for tensor in _inputs(given)))
         if key not in self._replays:
             try:
-                self._replays[key] = self._record(batch)
+                self._replays[key] = self._record(given)
             except Exception as error:  # whatever it was, the eager path will do it, or say it properly
                 self.recorded = False
                 reason = " ".join(str(error).split())[:200]
                 warnings.warn(
                     f"the step cannot be recorded ({reason}): running it as it is", EngineFallback, stacklevel=2
                 )
-                return self._plain(batch)
-        return self._replays[key](batch)
+                return self._plain(given)
+        return self._replays[key](given)
 
-    def _plain(self, batch: Batch) -> Tensor:
+    def _plain(self, given: Given) -> Tensor:
         with low_precision(on=self.bf16):
-            return self.method.step(batch)
+            return self.method.step(self.batch_of(given))
 
-    def _record(self, batch: Batch) -> Callable[[Batch], Tensor]:
-        static = Batch(**{name: _static(getattr(batch, name)) for name in INPUTS}, seed=batch.seed)
+    def _record(self, given: Given) -> Callable[[Given], Tensor]:
+        static = [_static(tensor) for tensor in _inputs(given)]
         with unchanged(self.method):
-            recording = record(self._plain, static)
+            recording = record(self._plain, given, static)
+            step = compiled(recording, static) if self.compiled else recording.graph
 
             def run() -> Tensor:
                 with torch.no_grad():
-                    return step(*(getattr(static, name) for name in INPUTS))
+                    return step(*recording.tensors, *static)
 
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
-                step: Step = compile_recording(recording) if self.compiled else recording
-                loss = run()
-            if batch.x.is_cuda:
+            cuda = static[0].is_cuda
+            if cuda:
+                torch.cuda.synchronize()  # kernels are chosen by their speed here: nothing else should run
+            loss = run()
+            if cuda:
                 loss, run = capture(run)
 
-        def replay(batch: Batch) -> Tensor:
-            for name in INPUTS:
-                getattr(static, name).copy_(getattr(batch, name))
+        def replay(given: Given) -> Tensor:
+            for place, tensor in zip(static, _inputs(given), strict=True):
+                place.copy_(tensor)
             result = run()
-            return loss.clone() if batch.x.is_cuda else result
+            return loss if cuda else result
 
         return replay
 
@@ -126,6 +139,11 @@ def unchanged(method: Method) -> Iterator[None]:
                 tensor.copy_(value)
 
 
+def _inputs(given: Given) -> list[Tensor]:
+    """The tensors a step is given."""
+    return [value for value in vars(given).values() if isinstance(value, Tensor)]
+
+
 def _static(tensor: Tensor) -> Tensor:
     """A place of its own for an input of the recording."""
     images = tensor.is_cuda and tensor.ndim == 4
@@ -140,41 +158,83 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def record(step: Callable[[Batch], Tensor], batch: Batch) -> fx.GraphModule:
-    """Every tensor operation of a step, as a graph over the batch's tensors and the method's own."""
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """Every tensor operation of a step, as a graph over the method's own tensors and what the step is given."""
+
+    graph: fx.GraphModule
+    tensors: list[Tensor]
+
+
+def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tensor]) -> Recording:
+    """Run a step and write down what it does."""
+    names = [name for name, value in vars(given).items() if isinstance(value, Tensor)]
 
     def on_tensors(*tensors: Tensor) -> Tensor:
-        return step(Batch(**dict(zip(INPUTS, tensors, strict=True)), seed=batch.seed))
+        changed: dict[str, Any] = dict(zip(names, tensors, strict=True))
+        return step(dataclasses.replace(given, **changed))
 
-    graph = make_fx(on_tensors, tracing_mode="real")(*(getattr(batch, name) for name in INPUTS))
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    for node in graph.graph.nodes:
+    table = Operators(tensor_cores=inputs[0].is_cuda).table
+    module = make_fx(on_tensors, decomposition_table=table, tracing_mode="real")(*inputs)
+    module.graph.eliminate_dead_code()
+    for node in module.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
             raise CannotRecord(f"it draws random numbers ({node.target})")
-    return graph
+    return _lifted(module)
 
 
-def compile_recording(graph: fx.GraphModule) -> Step:
-    """The recording as fused kernels."""
-    from torch._functorch.compile_utils import fx_graph_cse
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+def _lifted(module: fx.GraphModule) -> Recording:
+    """Make the tensors a graph has come to hold its first arguments: nothing of one run stays in it."""
+    found: dict[int, tuple[fx.Node, Tensor]] = {}
+    first = next(iter(module.graph.nodes))
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr":
+            tensor = getattr(module, node.target)
+            if id(tensor) not in found:
+                with module.graph.inserting_before(first):
+                    found[id(tensor)] = module.graph.placeholder(f"own_{len(found)}"), tensor
+            node.replace_all_uses_with(found[id(tensor)][0])
+            module.graph.erase_node(node)
+    return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
 
-    def without_repeats(inner: fx.GraphModule, examples: Any, **options: Any) -> Any:
-        # By now nothing in the graph works in place, so that equal expressions are equal values.
-        merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
-        merged.meta.update(inner.meta)
-        return compile_fx_inner(merged, examples, **options)
 
-    def backend(inner: fx.GraphModule, examples: Any) -> Any:
-        return compile_fx(inner, examples, inner_compile=without_repeats)
+_compiled: dict[Any, Step] = {}
 
-    return torch.compile(graph, fullgraph=True, dynamic=False, backend=backend)
+
+def compiled(recording: Recording, inputs: Sequence[Tensor]) -> Step:
+    """The recording as fused kernels. Runs that do the same with tensors of the same form share one compilation."""
+    examples = [*recording.tensors, *inputs]
+    key = (recording.graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in examples))
+    if key not in _compiled:
+        _compiled[key] = compile_recording(recording, examples)
+    return _compiled[key]
+
+
+def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
+    """Compile for tensors of the form of these."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
+        from torch._functorch.compile_utils import fx_graph_cse
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+        def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+            # By now nothing in the graph works in place, so that equal expressions are equal values.
+            merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
+            merged.meta.update(inner.meta)
+            return compile_fx_inner(merged, inputs, **options)
+
+        # The rows of a batch were drawn from the rows there are: no kernel need check them.
+        with config.patch(assert_indirect_indexing=False):
+            step: Any = compile_fx(recording.graph, list(examples), inner_compile=without_repeats)
+    return step  # type: ignore[no-any-return]
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:
     """One CUDA graph of all kernels of a run: where the loss will be, and how to replay."""
+    # A stream of its own: what libraries use as workspace belongs to the stream of the capture, and two graphs replayed
+    # at the same time must not share it.
     beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):  # libraries allocate their workspaces on first use, which a capture does not allow
@@ -182,6 +242,6 @@ def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:
             run()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=beside):
         loss = run()
     return loss, graph.replay

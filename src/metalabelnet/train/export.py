@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import metalabelnet
+from metalabelnet.data.batches import to_input
 from metalabelnet.errors import InputError, missing_package
 from metalabelnet.train.checkpoint import write_atomically
 from metalabelnet.train.predict import Predictor
@@ -33,13 +34,11 @@ class Probabilities(nn.Module):
 
     def __init__(self, method: Method) -> None:
         super().__init__()
-        self.method = method
-        self.nets = nn.ModuleDict({k: part for k, part in method.parts().items() if isinstance(part, nn.Module)})
-        self.requires_grad_(requires_grad=False)
+        self.net, self.dtype = method.classifier().requires_grad_(requires_grad=False), method.task.dtype
 
     def forward(self, samples: Tensor) -> Tensor:
         """The probability of each class."""
-        return self.method.logits(samples).softmax(1)
+        return torch.softmax(self.net(to_input(samples, self.dtype)), 1)
 
 
 def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from metalabelnet import nets
 from metalabelnet.data.batches import Batches
+from metalabelnet.data.stored import Stored
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
@@ -27,8 +28,9 @@ from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
+    from metalabelnet.data.batches import Batch
     from metalabelnet.train.settings import Run
 
 
@@ -60,6 +62,14 @@ class Result:
     method: Method
     labels: LabelTable
 
+    @property
+    def model(self) -> nn.Module:
+        """The trained classifier, in eval mode: from samples as they were given to logits.
+
+        Images of bytes are scaled to [−1, 1] before it reads them.
+        """
+        return self.method.classifier().eval()
+
 
 def train(
     run: Run,
@@ -80,6 +90,37 @@ def train(
     stop                asked after every step; when it says so the run saves its state and raises `Stopped`
     checkpoint_seconds  how much work a crash may cost
     """
+    turns = training(
+        run,
+        folder=folder,
+        resume=resume,
+        net=net,
+        problem=problem,
+        on_progress=on_progress,
+        stop=stop,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    with tensor_cores():
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+
+def training(
+    run: Run,
+    *,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    net: nn.Module | None = None,
+    problem: Problem | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 10.0,
+) -> Generator[None, None, Result]:
+    """What `train` does, a step at a time, so that several runs can take turns."""
     files = None if folder is None else RunFolder(Path(folder))
     if files is not None:
         files.check(run, resume=resume)
@@ -94,7 +135,7 @@ def train(
         files.create(run, inputs=loop.problem.inputs, **about)
     with nullcontext() if files is None else files.held():
         loop.restore()
-        return loop.run_to_the_end(on_progress, stop, checkpoint_seconds)
+        return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
 
 
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
@@ -131,7 +172,6 @@ class Loop:
         self.run, self.problem, self.files = run, problem, files
         self.method = build(run, problem, net)
         device = problem.train.x.device
-        self.engine = Engine(self.method, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.batches = Batches(
             train=problem.train,
             clean=problem.clean,
@@ -141,6 +181,10 @@ class Loop:
             dtype=run.torch_dtype,
             seed=run.seed,
         )
+        # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
+        self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)
+        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.streamed else self.batches.batch
+        self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []
@@ -149,22 +193,13 @@ class Loop:
         self.seconds = 0.0
         self.saved_at = ""
 
-    def run_to_the_end(
+    def steps(
         self,
         on_progress: Callable[[Progress], None] | None,
         stop: Callable[[], bool] | None,
         checkpoint_seconds: float,
-    ) -> Result:
-        """Train the epochs that are left, then evaluate the selected one."""
-        with tensor_cores():
-            return self._run(on_progress, stop, checkpoint_seconds)
-
-    def _run(
-        self,
-        on_progress: Callable[[Progress], None] | None,
-        stop: Callable[[], bool] | None,
-        checkpoint_seconds: float,
-    ) -> Result:
+    ) -> Generator[None, None, Result]:
+        """Train the epochs that are left, pausing after every step; then evaluate the selected one."""
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         method, epochs = self.method, self.method.epochs
         while self.epoch < epochs:
@@ -173,8 +208,9 @@ class Loop:
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
-            for batch in self.batches.epoch(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses[self.step] = self.engine.step(batch)
+            plan = self.batches.epoch if self.streamed else self.batches.plan
+            for given in plan(self.epoch, labeled_only=labeled_only, start=self.step):
+                self.losses[self.step] = self.engine.step(given)
                 self.step += 1
                 self.seconds = time.monotonic() - began
                 stopping = stop is not None and stop()
@@ -185,6 +221,7 @@ class Loop:
                     raise Stopped
                 if on_progress is not None:
                     on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+                yield
             self.check_finite()
             method.end_epoch(self.epoch)
             self.evaluate()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.data.augment import AUGMENTS
+from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.stored import chunks
@@ -35,10 +35,11 @@ def log_probabilities(net: nn.Module, rows: Rows, *, augment: str, seed: int) ->
     net.train()
     for epoch in range(EPOCHS):
         order = known[torch.randperm(len(known), generator=generator(seed, "probe", epoch)).to(device)]
-        randomness = generator(seed, "probe", "augment", epoch, device=device)
+        how = draw(len(known), generator(seed, "probe", "augment", epoch)).to(device)
         for step in range(steps):
-            index = order[step * BATCH : (step + 1) * BATCH]
-            x = to_input(AUGMENTS[augment](rows.x[index], randomness), torch.float32)
+            here = slice(step * BATCH, (step + 1) * BATCH)
+            index = order[here]
+            x = to_input(AUGMENTS[augment](rows.x[index], how[:, here]), torch.float32)
             loss = nn.functional.cross_entropy(net(x), rows.true[index])
             sgd.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

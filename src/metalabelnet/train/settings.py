@@ -30,6 +30,7 @@ PROTOCOLS = ("default", "paper")
 PRESETS = ("paper", "own")
 DTYPES = ("float32", "float64", "bf16")
 ENGINES = ("auto", "eager", "recorded")
+IN_MEMORY = "in memory"  # the name of data that was handed over as arrays or a data set, and is read from nowhere
 
 
 def _field(default: Any, text: str) -> Any:
@@ -183,7 +184,7 @@ def _typed(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
 
 def _check(run: Run) -> None:
     """Refuse what cannot be run, before anything is read or written."""
-    if run.data not in DATASETS and not run.own_data and not run.data.lower().endswith(".npz"):
+    if run.data not in (*DATASETS, IN_MEMORY) and not run.own_data and not run.data.lower().endswith(".npz"):
         raise unknown("data set", run.data, [*DATASETS, f"the path of {PATHS}"])
     for what, name, known in (
         ("method", run.method, METHODS),

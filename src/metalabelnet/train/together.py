@@ -1,0 +1,105 @@
+"""Several runs on one card, step by step in turns.
+
+One small network leaves much of a card idle: between kernels, and in kernels too short to fill it. Here every run has
+a CUDA stream of its own, and the host gives each one step in turn; the card works on all of them at the same time.
+Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from metalabelnet.train.engine import tensor_cores
+from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.loop import Diverged, Progress, Stopped, training
+from metalabelnet.train.prepare import device_of
+from metalabelnet.train.several import Job, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A run under way, and the stream its work goes to."""
+
+    number: int
+    job: Job
+    steps: Generator[None, None, Any]
+    stream: torch.cuda.Stream | None
+
+    def take(self) -> Outcome | None:
+        """One step. Gives the outcome, if it was the last."""
+        here: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        try:
+            with here:
+                next(self.steps)
+        except StopIteration:
+            return Outcome(summary=RunFolder(self.job.folder).summary())
+        except Diverged as error:
+            return Outcome(failure=str(error))
+        return None
+
+
+def train_together(
+    jobs: Sequence[Job],
+    *,
+    together: int = 8,
+    resume: bool = False,
+    on_progress: Callable[[int, Progress | None], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> list[Outcome]:
+    """Train all jobs, up to `together` at a time, and give their outcomes in order.
+
+    Every folder is checked before the first run starts. A finished folder is not run again when resuming. A run that
+    diverges is reported in its outcome and does not keep the others from going on. When asked to stop, all runs under
+    way save their state before `Stopped` is raised.
+    """
+    for job in jobs:
+        RunFolder(job.folder).check(job.run, resume=resume)
+    outcomes = [_known(job) for job in jobs]
+    tell = on_progress or (lambda _number, _progress: None)
+
+    def start(number: int, job: Job) -> Turns:
+        steps = training(
+            job.run,
+            folder=job.folder,
+            resume=resume,
+            on_progress=lambda progress: tell(number, progress),
+            stop=stop,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        cuda = device_of(job.run).type == "cuda"
+        return Turns(number, job, steps, torch.cuda.Stream() if cuda else None)  # type: ignore[no-untyped-call]
+
+    waiting = [(number, job) for number, job in enumerate(jobs) if outcomes[number] is None]
+    under_way: list[Turns] = []
+    stopped = False
+    with tensor_cores():
+        while under_way or (waiting and not stopped):
+            while waiting and len(under_way) < together and not stopped:
+                under_way.append(start(*waiting.pop(0)))
+            for turns in list(under_way):
+                try:
+                    outcome = turns.take()
+                except Stopped:
+                    stopped = True
+                    under_way.remove(turns)
+                    continue
+                if outcome is not None:
+                    outcomes[turns.number] = outcome
+                    under_way.remove(turns)
+                    tell(turns.number, None)
+    if stopped:
+        raise Stopped
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _known(job: Job) -> Outcome | None:
+    files = RunFolder(job.folder)
+    return Outcome(summary=files.summary()) if files.finished else None

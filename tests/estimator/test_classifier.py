@@ -1,0 +1,227 @@
+"""The estimator beyond scikit-learn's checks: what the clean set does, kinds of samples and labels, what comes back."""
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from noisy import blobs, digits, images
+from torch import nn
+
+from metalabelnet import MetaLabelNetClassifier, NoCleanSet
+from metalabelnet.errors import InputError
+
+
+def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifier:
+    return MetaLabelNetClassifier(method, **{"epochs": 6, "random_state": 0, "device": "cpu", **changes})
+
+
+def test_the_clean_set_helps() -> None:
+    data = digits()
+    before = float((data.y == data.true).mean())
+    score, right = {}, {}
+    for method in ("cross-entropy", "metalabelnet"):
+        clf = quick(method, epochs=12).fit(data.X, data.y, trusted=data.trusted)
+        score[method] = clf.score(data.X_test, data.y_test)
+        right[method] = float((clf.labels_ == data.true).mean())
+    assert score["metalabelnet"] > score["cross-entropy"] + 0.05
+    assert score["metalabelnet"] > 0.85
+    assert right["metalabelnet"] > max(right["cross-entropy"], before + 0.2)
+
+
+def test_labels_and_suspects() -> None:
+    data = blobs()
+    y = data.y.copy()
+    unlabeled = np.flatnonzero(~data.trusted)[:20]
+    y[unlabeled] = -1
+    clf = quick().fit(data.X, y, trusted=data.trusted)
+    assert clf.classes_.tolist() == [0, 1, 2]
+    assert clf.labels_.shape == clf.suspects_.shape == y.shape
+    assert clf.suspects_.dtype == bool
+    assert (clf.labels_[data.trusted] == data.y[data.trusted]).all()
+    assert not clf.suspects_[data.trusted | (y == -1)].any()
+    assert (clf.labels_[unlabeled] == data.true[unlabeled]).mean() > 0.8
+    rest = ~data.trusted & (y != -1)
+    wrong = data.y != data.true
+    assert clf.suspects_[rest & wrong].mean() > 0.8
+    assert clf.suspects_[rest & ~wrong].mean() < 0.2
+    assert len(clf.history_) == clf.summary_["epochs"] == 6
+    assert clf.method_ == clf.summary_["method"] == "metalabelnet"
+    assert clf.summary_["samples"] == {"train": 142, "clean": 14, "select": 4, "test": 0}
+
+
+def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
+    data = blobs()
+    before = torch.random.get_rng_state()
+    numpy_before = np.random.get_state()[1].copy()  # noqa: NPY002
+    first, again, other = (
+        quick(random_state=seed).fit(data.X, data.y, trusted=data.trusted).predict_proba(data.X_test)
+        for seed in (3, 3, 4)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert np.array_equal(numpy_before, np.random.get_state()[1])  # noqa: NPY002
+    unseeded = quick(random_state=None, epochs=2)
+    assert not np.array_equal(*(unseeded.fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)))
+
+
+@pytest.mark.parametrize("nothing", ["", None, float("nan")])
+def test_names_for_labels(nothing: Any) -> None:
+    data = blobs()
+    names = np.array(["ant", "bee", "cat"], dtype=object)
+    y = names[data.y]
+    free = np.flatnonzero(~data.trusted)[:10]
+    y[free] = nothing
+    numbers = data.y.copy()
+    numbers[free] = -1
+    clf = quick(epochs=3).fit(data.X, y, trusted=data.trusted)
+    same = quick(epochs=3).fit(data.X, numbers, trusted=data.trusted)
+    assert clf.classes_.tolist() == ["ant", "bee", "cat"]
+    assert np.array_equal(clf.predict_proba(data.X), same.predict_proba(data.X))
+    assert np.array_equal(clf.labels_, names[same.labels_])
+    assert np.array_equal(clf.predict(data.X_test), names[same.predict(data.X_test)])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_images_with_channels_first_or_last(dtype: type) -> None:
+    data = images(dtype)
+    last = quick().fit(data.X, data.y, trusted=data.trusted)
+    first = quick().fit(data.X.transpose(0, 3, 1, 2), data.y, trusted=data.trusted)
+    assert last.score(data.X_test, data.y_test) > 0.8
+    assert np.array_equal(last.predict_proba(data.X_test), first.predict_proba(data.X_test.transpose(0, 3, 1, 2)))
+    assert np.array_equal(last.labels_, first.labels_)
+    assert last.n_features_in_ == 3 * 8 * 8
+    other = np.float32 if dtype is np.uint8 else np.uint8
+    with pytest.raises(InputError, match="but the classifier was trained on"):
+        last.predict(data.X_test.astype(other))
+    with pytest.raises(ValueError, match=r"\d features"):
+        last.predict(data.X_test[:, 0, :, 0])
+
+
+def test_grey_images_need_no_channels() -> None:
+    data = images()
+    grey = quick(epochs=2).fit(data.X[..., 0], data.y, trusted=data.trusted)
+    one = quick(epochs=2).fit(data.X[..., :1], data.y, trusted=data.trusted)
+    assert np.array_equal(grey.predict_proba(data.X_test[..., 0]), one.predict_proba(data.X_test[..., :1]))
+
+
+def test_the_scale_of_the_numbers_does_not_matter() -> None:
+    data = blobs()
+    scale, shift = np.array([1e6, 1e-6, 1, 1e3, 1]), np.array([1e9, 0, -3, 1e3, 1e5])
+    plain = quick(epochs=3).fit(data.X, data.y, trusted=data.trusted)
+    moved = quick(epochs=3).fit(data.X * scale + shift, data.y, trusted=data.trusted)
+    difference = plain.predict_proba(data.X_test) - moved.predict_proba(data.X_test * scale + shift)
+    assert np.abs(difference).max() < 1e-3
+    raw = quick(epochs=3, standardize=False).fit(data.X, data.y, trusted=data.trusted)
+    assert raw.samples_.mean is None
+
+
+class Own(nn.Module):
+    """A network of somebody's own."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.body, self.drop, self.last = nn.Linear(features, 16), nn.Dropout(0.1), nn.Linear(16, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.relu(self.body(x))))
+
+
+def make_own(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Own(shape[0], classes)
+
+
+def test_a_module_is_copied_and_a_callable_is_called() -> None:
+    data = blobs()
+    net = Own(5, 3)
+    before = {name: weight.clone() for name, weight in net.state_dict().items()}
+    clf = quick(net=net, rate=0.1).fit(data.X, data.y, trusted=data.trusted)
+    assert isinstance(clf.model_, Own)
+    assert clf.score(data.X_test, data.y_test) > 0.8
+    assert all(torch.equal(before[name], weight) for name, weight in net.state_dict().items())
+    made = [quick(net=make_own, rate=0.1).fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)]
+    assert np.array_equal(*made)
+
+
+def test_pickled_it_predicts_the_same() -> None:
+    data = blobs()
+    for clf in (quick(epochs=2), quick("co-teaching", epochs=2), quick(epochs=2, net=Own(5, 3))):
+        clf.fit(data.X, data.y, trusted=data.trusted)
+        content = pickle.dumps(clf)
+        assert data.X.astype(np.float32).tobytes()[:64] not in content  # the samples stay at home
+        read = pickle.loads(content)
+        assert np.array_equal(read.predict_proba(data.X_test), clf.predict_proba(data.X_test))
+        assert np.array_equal(read.labels_, clf.labels_)
+
+
+def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
+    data = blobs()
+    with pytest.warns(NoCleanSet, match="instead of metalabelnet, which needs one.*those it is trained on") as caught:
+        instead = quick().fit(data.X, data.y)
+    assert caught[0].filename == __file__
+    with pytest.warns(NoCleanSet, match="pencil is trained, .* a fifth of the samples, put aside"):
+        as_asked = quick("pencil").fit(data.X, data.y, trusted=np.zeros(len(data.y)))
+    assert (instead.method_, as_asked.method_) == ("gce", "pencil")
+    assert (instead.summary_["unlabeled"], as_asked.summary_["unlabeled"]) == (0, 32)
+    wrong = data.y != data.true
+    for clf in (instead, as_asked):
+        assert clf.score(data.X_test, data.y_test) > 0.8
+        assert clf.suspects_[wrong].mean() > 0.9  # those put aside too
+        assert clf.suspects_[~wrong].mean() < 0.1
+    with pytest.warns(NoCleanSet, match="instead of co-teaching"):  # it would look for the noise rate there
+        quick("co-teaching", epochs=2).fit(data.X, data.y)
+    with pytest.warns(NoCleanSet, match="co-teaching is trained"):
+        quick("co-teaching", epochs=2, settings={"noise_rate": 0.3}).fit(data.X, data.y)
+
+
+def test_trusted_and_unlabeled_samples_are_enough() -> None:
+    data = blobs()
+    y = np.where(data.trusted, data.y, -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clf = quick(epochs=12).fit(data.X, y, trusted=data.trusted)
+    assert clf.method_ == "metalabelnet"
+    assert (clf.labels_ == data.true).mean() > 0.8
+    assert not clf.suspects_.any()
+
+
+def test_one_trusted_sample_of_each_class_selects_too() -> None:
+    data = blobs()
+    trusted = np.zeros(len(data.y), dtype=bool)
+    trusted[[np.flatnonzero(data.trusted & (data.y == label))[0] for label in range(3)]] = True
+    clf = quick(epochs=2).fit(data.X, data.y, trusted=trusted)
+    assert clf.summary_["samples"]["select"] == clf.summary_["samples"]["clean"] == 3
+
+
+def refused(sentence: str, change: Any = None, **settings: Any) -> None:
+    data = blobs()
+    given = {"X": data.X, "y": data.y, "trusted": data.trusted} | (change(data) if change else {})
+    with pytest.raises(InputError, match=sentence):
+        quick(**settings).fit(**given)
+
+
+def test_what_is_refused() -> None:
+    refused("class '2' is missing from the clean set", lambda d: {"trusted": d.trusted & (d.y != 2)})
+    refused("trusted is int64 of shape", lambda d: {"trusted": np.flatnonzero(d.trusted)})
+    refused("trusted: sample 3 has no label", lambda d: {"y": np.where(np.arange(160) == 3, -1, d.y),
+                                                         "trusted": d.trusted | (np.arange(160) == 3)})  # fmt: skip
+    refused("no sample has a label", lambda d: {"y": np.full(160, -1)})
+    refused("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
+    refused("did you mean 'metalabelnet'", method="metalabelnets")
+    refused("did you mean 'beta'", settings={"betta": 1.0})
+    refused("epochs='many': give a whole number", epochs="many")
+    refused("warmup 6 leaves nothing", warmup=6)
+    refused("rate_drops='never'", rate_drops="never")
+    refused("rate='fast': give a number", rate="fast")
+    refused("give the method's settings by name", settings=["beta"])
+    refused("too large to be standardised", lambda d: {"X": d.X * 1e200})
+    refused("net=3: give auto", net=3)
+    refused("makes int, not an nn.Module", net=lambda shape, classes: 3)
+    refused("the network cannot read a batch of shape", net=Own(4, 3))
+    refused(r"gives \(2, 7\) for 2 samples", net=Own(5, 7), method="gce")
+    refused("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
+    refused("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
+    refused("is for images, and these are none", augment="crop")

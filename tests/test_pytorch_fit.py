@@ -1,0 +1,150 @@
+"""`metalabelnet.fit` on data sets of PyTorch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+import metalabelnet
+from metalabelnet import NoCleanSet
+from metalabelnet.errors import InputError
+from metalabelnet.train import RunFolder
+from small import blobs
+
+QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "rate": 0.05, "rate_drops": (4,), "device": "cpu", "seed": 0}
+
+
+def network(channels: int = 1, classes: int = 3) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(channels, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d((1, 8)),
+            nn.Flatten(),
+            nn.Linear(64, classes),
+        )
+
+
+def pairs(count: int, seed: int, wrong: float = 0.0, *, as_float: bool = True) -> TensorDataset:
+    rows = blobs(count, seed, wrong)
+    return TensorDataset(rows.x.float() / 127.5 - 1 if as_float else rows.x, rows.given)
+
+
+class Files(Dataset[Any]):
+    """Images as PIL opens them, through a transform."""
+
+    classes = ("left", "middle", "right")
+
+    def __init__(self, rows: Any, transform: Any) -> None:
+        self.rows, self.transform, self.reads = rows, transform, 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        self.reads += 1
+        return self.transform(Image.fromarray(self.rows.x[i, 0].numpy())), int(self.rows.given[i])
+
+
+def test_model_labels_and_history() -> None:
+    net = network()
+    train, truth = pairs(48, 0, wrong=0.2), blobs(48, 0).true
+    result = metalabelnet.fit(net, train, pairs(24, 1), pairs(20, 4), pairs(60, 3), **QUICK)
+    assert result.model is net
+    assert not net.training
+    test_x, test_y = pairs(60, 3).tensors
+    with torch.no_grad():
+        accuracy = 100 * (result.model(test_x).argmax(1) == test_y).double().mean()
+    assert result.summary["test_accuracy"] == pytest.approx(float(accuracy))
+    assert accuracy > 80
+    assert [line["epoch"] for line in result.history] == list(range(6))
+    columns = result.labels.columns()
+    table = [dict(zip(columns, row, strict=True)) for row in result.labels]
+    assert len(table) == 48 + 20
+    assert all(row["given"] == "" for row in table[48:])
+    right = [row["label"] == str(int(label)) for row, label in zip(table, truth, strict=False)]
+    assert np.mean(right) > 0.85
+
+
+def test_images_of_pil_arrays_and_tensors_are_the_same_bytes() -> None:
+    rows = {"train_set": blobs(36, 0), "meta_set": blobs(12, 1)}
+    results = []
+    for transform in (
+        lambda image: image,
+        lambda image: np.asarray(image)[None],
+        lambda i: torch.tensor(np.array(i))[None],
+    ):
+        sets = {name: Files(part, transform) for name, part in rows.items()}
+        results.append(metalabelnet.fit("small-cnn", **sets, **QUICK))
+        assert all(items.reads == len(items) for items in sets.values())  # each was read once
+    first, *others = (list(result.labels) for result in results)
+    assert all(other == first for other in others)
+    assert results[0].labels.rows.classes == Files.classes
+
+
+def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(40) % 2
+    x = torch.randn(40, 6, 4, generator=g, dtype=torch.float64) + y[:, None, None]
+    net = nn.Sequential(nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 2))
+    told = []
+    result = metalabelnet.fit(
+        net, TensorDataset(x[:30], y[:30]), TensorDataset(x[30:], y[30:]), folder=tmp_path / "run",
+        on_progress=told.append, beta=0.02, **QUICK,
+    )  # fmt: skip
+    assert RunFolder(tmp_path / "run").summary() == result.summary
+    assert RunFolder(tmp_path / "run").run().settings == {"beta": 0.02}
+    assert told[-1].epoch == 6
+
+
+def test_without_a_clean_set() -> None:
+    with pytest.warns(NoCleanSet, match="instead of metalabelnet") as caught:
+        result = metalabelnet.fit(network(), pairs(80, 0), None, **QUICK)
+    assert caught[0].filename == __file__
+    assert result.summary["method"] != "metalabelnet"
+
+
+def refused(sentence: str, *sets: Any, net: Any = None, **settings: Any) -> None:
+    given = [pairs(24, 0), pairs(12, 1)]
+    given[: len(sets)] = sets
+    with pytest.raises(InputError, match=sentence):
+        metalabelnet.fit(network() if net is None else net, *given, **QUICK | settings)
+
+
+class Steps(Dataset[Any]):
+    """Samples that grow."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        if not 0 <= i < 4:
+            raise IndexError
+        return torch.zeros(1, 8, 8 + i // 2), i % 2
+
+
+def test_what_is_refused() -> None:
+    refused("did you mean 'epochs'", epoch=3)
+    refused("did you mean 'beta'", betta=3)
+    refused("did you mean 'q'", method="gce", qq=0.5)
+    refused("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
+    refused("did you mean 'metalabelnet'", method="metalabel")
+    refused(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", Steps())
+    refused(r"\(3, 8, 8\) in meta_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
+    refused("class '2' is missing from the clean set", pairs(24, 0), torch.utils.data.Subset(pairs(12, 1), [0, 1, 3]))
+    refused("meta_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
+    refused("item 0 has the label 0.5", [(torch.zeros(1, 8, 8), 0.5)])
+    refused("item 0 is not a pair", [torch.zeros(1, 8, 8)])
+    refused("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
+    refused("there are no samples", [])
+    refused("has no length", iter([]))
+    refused(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
+    refused("the network cannot read", net=network(channels=2))
+    refused("did you mean 'small-cnn'", net="smal-cnn")

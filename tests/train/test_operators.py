@@ -1,0 +1,111 @@
+"""Operators written another way give what PyTorch's give: values, and gradients by autograd."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from metalabelnet.train.operators import Operators
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def with_gradients(f: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """The value, and the gradient of a fixed combination of its numbers by each argument that asks for one."""
+
+    def both(*args: Tensor) -> tuple[Tensor, ...]:
+        args = tuple(arg.detach().requires_grad_(asks) for arg, asks in zip(args, wants, strict=True))
+        y = f(*args)
+        weights = torch.arange(y.numel(), dtype=y.dtype).sin().view(y.shape)
+        return y.detach(), *torch.autograd.grad((y * weights).sum(), [arg for arg in args if arg.requires_grad])
+
+    wants: list[bool] = []
+    both.wants = wants  # type: ignore[attr-defined]
+    return both
+
+
+def check(
+    f: Callable[..., Tensor], *args: Tensor, wants: list[bool], gone: str, kept: str = "", near: float = 1e-11
+) -> None:
+    """Recorded in our words the function is the same, and an operator is (not) in it."""
+    both = with_gradients(f)
+    both.wants.extend(wants)  # type: ignore[attr-defined]
+    expected = both(*args)
+    recording = make_fx(both, decomposition_table=Operators(tensor_cores=True).table, tracing_mode="real")(*args)
+    for ours, theirs in zip(recording(*args), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=near, atol=near)
+    assert not gone or gone not in recording.code
+    assert kept in recording.code
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 13), (13, 16), (5, 6)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_channels_are_padded_to_eights(inputs: int, outputs: int, stride: int) -> None:
+    args = draw(3, inputs, 8, 8), draw(outputs, inputs, 3, 3), draw(outputs)
+    check(
+        lambda x, w, b: functional.conv2d(x, w, b, padding=1, stride=stride),
+        *args,
+        wants=[True] * 3,
+        gone="",
+        kept="constant_pad_nd",
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (7, 2, 3), (5, 3, 0), ((3, 5), (2, 1), (0, 2))])
+def test_a_convolution_of_few_channels_is_a_product(
+    channels: int, kernel: object, stride: object, padding: object
+) -> None:
+    high, wide = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    args = draw(2, channels, 9, 12), draw(8, channels, high, wide), draw(8)
+    check(
+        lambda x, w, b: functional.conv2d(x, w, b, stride=stride, padding=padding),
+        *args,
+        wants=[False, True, True],
+        gone="convolution",
+    )
+
+
+def test_one_dimension_dilation_and_groups_stay_as_they_are() -> None:
+    check(functional.conv1d, draw(2, 3, 9), draw(4, 3, 3), draw(4), wants=[True] * 3, gone="")
+    dilated = lambda x, w, b: functional.conv2d(x, w, b, dilation=2)  # noqa: E731
+    check(dilated, draw(2, 3, 9, 9), draw(8, 3, 3, 3), draw(8), wants=[False, True, True], gone="", kept="convolution")
+    grouped = lambda x, w, b: functional.conv2d(x, w, b, groups=2)  # noqa: E731
+    check(grouped, draw(2, 6, 9, 9), draw(10, 3, 3, 3), draw(10), wants=[True] * 3, gone="constant_pad_nd")
+
+
+@pytest.mark.parametrize("size", [2, 3, (2, 3)])
+def test_pooling_backwards_asks_every_pixel(size: object) -> None:
+    x = draw(2, 3, 6, 12)
+    x[0, 0, :2, :2] = x[0, 0, 0, 0]  # the first of equals is the largest
+    check(lambda x: functional.max_pool2d(x, size), x, wants=[True], gone="max_pool2d_with_indices_backward")
+
+
+@pytest.mark.parametrize("change", [{"stride": 1}, {"padding": 1}, {"ceil_mode": True}])
+def test_windows_that_overlap_are_left_to_pytorch(change: dict[str, object]) -> None:
+    x = draw(2, 3, 5, 5)
+    check(lambda x: functional.max_pool2d(x, 2, **change), x, wants=[True], gone="", kept="indices_backward")
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_a_bias_before_batch_norm_has_no_gradient(low: bool) -> None:
+    def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = functional.conv2d(x, w, b, padding=1)
+        y = y.to(torch.float32).to(torch.float64) if low else y
+        return functional.batch_norm(y, None, None, training=True)
+
+    near = 1e-6 if low else 1e-11
+    check(layer, draw(4, 8, 6, 6), draw(8, 8, 3, 3), draw(8), wants=[True] * 3, gone=".sum.dim_IntList", near=near)
+
+
+def test_before_batch_norm_with_fixed_statistics_it_has_one() -> None:
+    def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = functional.conv2d(x, w, b, padding=1)
+        return functional.batch_norm(y, torch.zeros(8).double(), torch.ones(8).double(), training=False)
+
+    check(layer, draw(4, 8, 6, 6), draw(8, 8, 3, 3), draw(8), wants=[True] * 3, gone="", kept=".sum.dim_IntList")

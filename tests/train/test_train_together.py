@@ -1,0 +1,70 @@
+"""Runs that take turns: each leaves what it leaves alone, one that fails or a stop costs the others nothing."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from tiny import outcome, snapshot, tiny_run, write_npz
+
+from metalabelnet.errors import InputError
+from metalabelnet.train import RunFolder, Stopped, train
+from metalabelnet.train.several import Job
+from metalabelnet.train.together import train_together
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> list[Job]:
+    data = write_npz(tmp_path / "tiny.npz")
+    names = ("cross-entropy", "metalabelnet", "co-teaching", "metalabelnet")
+    return [
+        Job(run=tiny_run(data, name, epochs=3, seed=seed), folder=tmp_path / "runs" / f"{name}-{seed}")
+        for seed, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("together", [1, 3, 8])
+def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], together: int, tmp_path: Path) -> None:
+    ended: list[int] = []
+    outcomes = train_together(jobs, together=together, on_progress=lambda n, p: ended.append(n) if p is None else None)
+    assert sorted(ended) == [0, 1, 2, 3]
+    for job, got in zip(jobs, outcomes, strict=True):
+        alone = tmp_path / "alone" / job.folder.name
+        train(job.run, folder=alone)
+        assert outcome(job.folder) == outcome(alone)
+        assert got.summary == RunFolder(job.folder).summary()
+
+
+def test_steps_are_taken_in_turns(jobs: list[Job]) -> None:
+    order: list[int] = []
+    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
+    assert order[:6] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:
+    wild = Job(run=dataclasses.replace(jobs[0].run, rate=1e30), folder=jobs[0].folder)
+    first, second = train_together([wild, jobs[1]])
+    assert "learning rate 1e+30" in str(first.failure)
+    assert second.summary is not None
+
+
+def test_a_stop_saves_all_and_all_go_on(jobs: list[Job], tmp_path: Path) -> None:
+    calls = iter(range(10**6))
+    with pytest.raises(Stopped):
+        train_together(jobs, together=2, stop=lambda: next(calls) >= 7)
+    assert [RunFolder(job.folder).checkpoint.exists() for job in jobs] == [True, True, False, False]
+    train_together(jobs, resume=True)
+    for job in jobs:
+        alone = tmp_path / "alone" / job.folder.name
+        train(job.run, folder=alone)
+        assert outcome(job.folder) == outcome(alone)
+
+
+def test_finished_runs_are_left_alone_and_every_folder_is_checked_first(jobs: list[Job]) -> None:
+    train(jobs[1].run, folder=jobs[1].folder)
+    before = snapshot(jobs[1].folder)
+    with pytest.raises(InputError, match="holds a run already"):
+        train_together(jobs)
+    assert not jobs[0].folder.exists()
+    outcomes = train_together(jobs[:2], resume=True)
+    assert snapshot(jobs[1].folder) == before
+    assert outcomes[1].summary == RunFolder(jobs[1].folder).summary()
