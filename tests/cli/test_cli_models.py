@@ -173,6 +173,7 @@ def test_weights_to_start_from_that_are_a_pickle(here: Path, capsys: Capture, to
     [
         ("[]", "unknown kind of input '[]'"),
         ('{"kind": "tabel"}', "unknown kind of input"),
+        ('{"kind": "table", "columns": [{"name": "a", "mean": 0, "deviation": 0, "gaps": false}]}', "is damaged"),
         ('{"kind": "table"}', "is damaged, or was written by another version"),
         ('{"kind": "text", "column": "a", "terms": ["x"], "idf": [], "width": 1}', "is damaged"),
         ('{"kind": "image", "shape": [3, 8, 8], "column": null}', "gives samples of shape (3, 8, 8), the model takes"),

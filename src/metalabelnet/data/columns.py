@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+FEW = 20  # different texts may be a category, however few rows there are
 MOST_VALUES = 100  # of a category; rarer ones are all zeros, like a value that was never seen
 
 
@@ -56,7 +57,10 @@ class Table(Inputs):
     @classmethod
     def from_json(cls, about: dict[str, Any]) -> Table:
         """The same columns and statistics."""
-        return cls(list(about["columns"]))
+        parts = list(about["columns"])
+        if not all("values" in part or part["deviation"] > 0 for part in parts):
+            raise ValueError("a deviation is not positive")
+        return cls(parts)
 
 
 def is_missing(cell: str) -> bool:
@@ -67,7 +71,7 @@ def is_missing(cell: str) -> bool:
 def is_name(cells: Sequence[str]) -> bool:
     """Whether a column holds names or texts, a different one in most rows, from which nothing can be learned."""
     said = [cell for cell in cells if not is_missing(cell)]
-    return len(set(said)) > max(MOST_VALUES, len(said) / 2) and any(_number(cell) is None for cell in said)
+    return len(set(said)) > max(FEW, len(said) / 2) and any(_number(cell) is None for cell in said)
 
 
 def _fit(name: str, cells: Sequence[str]) -> dict[str, Any]:

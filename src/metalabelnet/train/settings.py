@@ -87,7 +87,7 @@ class Run:
     engine: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
 
     def __post_init__(self) -> None:
-        if self.data not in DATASETS and Path(self.data).is_dir() and not self.data.endswith("/"):
+        if self.data not in ("", *DATASETS) and Path(self.data).is_dir() and not self.data.endswith("/"):
             object.__setattr__(self, "data", f"{self.data}/")  # a folder is one by its name, wherever the run is read
         _check(self)
         typed = make_settings(self.method, self.settings)  # "1e-3" and 0.001 are one setting
