@@ -1,6 +1,7 @@
 # make demo      the main job on data that comes along: about a minute after the install
 # make test      linters, type check and tests
 # make test-all  the slow tests too
+# make tables    the paper's tables, figures and docs/reproduction.md from results/
 # make clean     removes what the others made
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 JOBS ?= 2
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint test test-all clean
+.PHONY: help demo lint test test-all tables clean
 help:
 	@sed -n 's/^# //p' Makefile
 
@@ -32,6 +33,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu and not dist and not browser'
+
+tables: .venv/installed
+	$(BIN)/metalabelnet reproduce all --tables-only --doc docs/reproduction.md
 
 clean:
 	rm -rf .venv runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

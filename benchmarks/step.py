@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -27,6 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
+from timing import milliseconds, resident
+
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train.engine import Engine, tensor_cores
@@ -35,7 +35,7 @@ from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 
-IMPORTED = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # MiB
+IMPORTED = resident()  # MiB
 
 
 def problem(batch: int, device: str, size: int) -> Problem:
@@ -45,25 +45,6 @@ def problem(batch: int, device: str, size: int) -> Problem:
     y = torch.arange(batch) % 10
     rows = make_rows(x, y, true=y, classes=tuple("0123456789"), what="random images").to(device)
     return Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
-
-
-def time_of(step: Any, *, cuda: bool, seconds: float) -> float:
-    """Milliseconds for one call."""
-    step()
-    began = time.perf_counter()
-    step()
-    if cuda:
-        torch.cuda.synchronize()
-    count = max(2, int(seconds / 5 / max(1e-4, time.perf_counter() - began)))
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(count):
-            step()
-        if cuda:
-            torch.cuda.synchronize()
-        times.append((time.perf_counter() - began) / count)
-    return 1000 * statistics.median(times)
 
 
 def make_engine(args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, **changes: Any) -> Any:
@@ -117,11 +98,10 @@ def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dic
             with torch.cuda.stream(stream):
                 engine.step(picks)
 
-    milliseconds = time_of(step, cuda=cuda, seconds=args.seconds) / runs
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else peak - IMPORTED
+    each = milliseconds(step, cuda=cuda, seconds=args.seconds) / runs
+    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else resident() - IMPORTED
     recorded = all(engine.recorded for engine, _, _ in turns)
-    return {"row": name, "ms": milliseconds, "MiB": memory, "first_step_s": built, "recorded": recorded}
+    return {"row": name, "ms": each, "MiB": memory, "first_step_s": built, "recorded": recorded}
 
 
 def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -143,6 +123,21 @@ def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def rival_rows(args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """Phase 2 of the 8-layer CNN by other packages, in single precision."""
+    import rivals
+
+    results = []
+    with tensor_cores():
+        for r in rivals.rows(batch=args.batch, size=args.size, device=device, seconds=args.seconds):
+            name = f"phase 2, {r['row']} {r['version']}".strip()
+            said = r["note"] or f"{r['ms']:9.3f} ms {r['MiB']:8.0f} MiB"
+            print(f"{name:38s} {said}", flush=True)
+            if not r["note"]:
+                results.append({"row": name, "ms": r["ms"], "MiB": r["MiB"]})
+    return results
+
+
 def main() -> None:
     """Print the table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -152,6 +147,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
     parser.add_argument("--runs", type=int, default=8, help="how many runs take turns in the rows that say together")
     parser.add_argument("--only", metavar="TEXT", help="rows whose name has this in it")
+    parser.add_argument("--rivals", action="store_true", help="the same step by TorchOpt, higher and betty too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--row", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -189,6 +185,8 @@ def main() -> None:
                 f"{r['row']:38s} {r['ms']:9.3f} ms {r['MiB']:8.0f} MiB   first step {r['first_step_s']:.1f} s",
                 flush=True,
             )
+    if args.rivals:
+        results += rival_rows(args, device)
     slow = next((r for r in results if r["row"] == "phase 2, double-backward, eager"), None)
     for r in results:
         if slow and r["row"].startswith("phase 2"):

@@ -12,6 +12,8 @@ from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 
 QUICK = {"mlnt": {"synthetic": 2}}  # ten look-aheads a step show no more than two, and cost five times as much
+# Named variants of a method: the same promises with other settings.
+VARIANTS = {f"metalabelnet:{kind}": {"labelnet": kind} for kind in ("mlp", "mlp-batchnorm", "mlp-batchnorm-dropout")}
 CLASSES = ("left", "middle", "right")
 
 
@@ -39,8 +41,15 @@ def small_problem(unlabeled: int = 0, wrong: float = 0.2) -> Problem:
 
 def small_run(method: str, **changes: Any) -> Run:
     """Six epochs of four steps, two of them warm-up, in double precision."""
-    changes = {"settings": QUICK.get(method, {}), **changes}
-    fields = {"method": method, "net": "small-cnn", "epochs": 6, "warmup": 2, "batch_size": 12, "dtype": "float64"}
+    changes = {"settings": VARIANTS.get(method) or QUICK.get(method, {}), **changes}
+    fields = {
+        "method": method.partition(":")[0],
+        "net": "small-cnn",
+        "epochs": 6,
+        "warmup": 2,
+        "batch_size": 12,
+        "dtype": "float64",
+    }
     return Run(**{**fields, "rate": 0.05, "rate_drops": (4,), "device": "cpu", **changes})
 
 

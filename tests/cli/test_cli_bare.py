@@ -149,6 +149,19 @@ def test_compare_has_no_picture_and_digits_name_their_extra(python: Path, tmp_pa
     ]
 
 
+def test_the_papers_tables_need_no_extra_and_figures_say_theirs(python: Path, tmp_path: Path) -> None:
+    sys.path.append(str(Path(__file__).parents[1] / "paper"))
+    from made import entry, line, store
+
+    store(tmp_path / "results", line(entry("fig-curves"), 77.77, curves=True))
+    said = run(python, ["-m", "metalabelnet", "reproduce", "fig-curves", "cifar10-table", "--tables-only"], tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "77.77 (1)" in said.stdout
+    assert said.stderr == "no figures: a figure needs matplotlib: pip install 'metalabelnet[plot]'\n"
+    made = sorted(file.name for file in (tmp_path / "docs" / "reproduction").iterdir())
+    assert made == ["cifar10-table.md", "cifar10-table.tex", "fig-curves.md", "fig-curves.tex"]
+
+
 def test_the_command_line_starts_without_the_extras_where_they_are_installed(tmp_path: Path) -> None:
     show = "import metalabelnet.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = set(run(Path(sys.executable), ["-c", show], tmp_path).stdout.split())

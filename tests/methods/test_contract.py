@@ -14,11 +14,11 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.methods import METHODS
 from metalabelnet.train.evaluate import score
 from metalabelnet.train.loop import build
-from small import QUICK, Walk, blobs, small_problem, small_run
+from small import QUICK, VARIANTS, Walk, blobs, small_problem, small_run
 
 NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}
 GOLDEN = Path(__file__).with_name("golden.json")
-pytestmark = pytest.mark.parametrize("name", METHODS)
+pytestmark = pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 
 
 def weights(walk: Walk) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def test_unlabeled_rows_are_used_or_left_out_as_it_says(name: str) -> None:
     spoilt_x[:24] = 255 - spoilt_x[:24]
     spoilt = type(problem)(**{**vars(problem), "train": type(problem.train)(**{**vars(problem.train), "x": spoilt_x})})
     walks = [Walk(small_run(name), p).go() for p in (problem, spoilt)]
-    assert same(*map(weights, walks)) == (METHODS[name].unlabeled == "left out")
+    assert same(*map(weights, walks)) == (METHODS[name.partition(":")[0]].unlabeled == "left out")
 
 
 def test_the_global_random_state_is_left_alone(name: str) -> None:
@@ -159,6 +159,7 @@ def test_says_whether_it_reads_clean_rows(name: str) -> None:
     """With other clean rows, a method that needs none learns the same."""
     problem = small_problem()
     others = blobs(12, seed=9).with_given(torch.full((12,), -1))
-    run = small_run(name, settings=QUICK.get(name, {}) | NOT_FROM_CLEAN.get(name, {}))
+    own = VARIANTS.get(name) or QUICK.get(name, {})
+    run = small_run(name, settings=own | NOT_FROM_CLEAN.get(name, {}))
     first, second = (Walk(run, dataclasses.replace(problem, clean=rows)).go() for rows in (problem.clean, others))
-    assert METHODS[name].reads_clean(run.method_settings()) != same(weights(first), weights(second))
+    assert METHODS[run.method].reads_clean(run.method_settings()) != same(weights(first), weights(second))

@@ -69,6 +69,23 @@ def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch
     assert made == [1]
 
 
+@pytest.mark.parametrize("kind", ["mlp", "mlp-batchnorm"])
+def test_label_nets_with_a_hidden_layer_are_recorded_too(kind: str) -> None:
+    assert along(
+        f"metalabelnet:{kind}", lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False)
+    ).recorded
+
+
+def test_a_label_net_with_dropout_runs_as_it_is_written() -> None:
+    """A recording holds no random numbers; the warning says so once."""
+    with pytest.warns(EngineFallback, match="draws random numbers"):
+        engine = along(
+            "metalabelnet:mlp-batchnorm-dropout",
+            lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False),
+        )
+    assert not engine.recorded
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_compiled_step_equals_the_eager_one() -> None:

@@ -13,6 +13,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, Stopped
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -34,17 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Diverged as error:
         return _say(str(error), 1)
     except Stopped:
-        return _say(f"stopped, nothing lost; go on with: {_again(arguments)}", 130)
+        return _say(f"stopped, nothing lost; go on with: {_again(arguments, args)}", 130)
     except KeyboardInterrupt:  # a second Ctrl-C, or a command that has nothing to save
-        go_on = f"; go on from the last checkpoint with: {_again(arguments)}" if "resume" in args else ""
+        go_on = f"; go on from the last checkpoint with: {_again(arguments, args)}" if "out" in args else ""
         return _say(f"stopped at once{go_on}", 130)
     return 0
 
 
-def _again(arguments: Sequence[str] | None) -> str:
+def _again(arguments: Sequence[str] | None, args: argparse.Namespace) -> str:
     """The command that goes on, ready for the shell."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return shlex.join(["metalabelnet", *words, *([] if "--resume" in words else ["--resume"])])
+    resume = ["--resume"] if "resume" in args and "--resume" not in words else []
+    return shlex.join(["metalabelnet", *words, *resume])
 
 
 def _say(sentence: str, code: int) -> int:

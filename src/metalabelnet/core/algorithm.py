@@ -15,6 +15,10 @@ Which pass does what (f is in train mode, g in eval mode):
     f(x), for steps 1 and 3     θ        the batch's       updated             the batch's
     f(x), for the meta-gradient θ ± g    the batch's       untouched           the same
     f(x_m)                      θ̂        the batch's       updated, or not     one of its own
+    m(v) in step 1              φ        the batch's       updated             the batch's second
+    m(v) in step 3              new φ    the batch's       untouched           the same
+
+(The paper's label net, one layer, has neither BatchNorm nor dropout.)
 
 The authors' code updates the running statistics in the pass over x_m too, and so does the default here;
 `meta_updates_statistics=False` leaves them to the training batches.
@@ -36,7 +40,7 @@ from metalabelnet.core.losses import (
     scale_factor,
 )
 from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
-from metalabelnet.core.passes import Theta, forward, trainable
+from metalabelnet.core.passes import Theta, forward, generate, trainable
 from metalabelnet.core.products import Products
 
 if TYPE_CHECKING:
@@ -145,9 +149,12 @@ class Phase2(Iteration):
     def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
         """One iteration with the soft labels of the label net."""
         v, phi = self.g(x), list(self.m.parameters())
-        labels = SoftLabels(
-            phi=phi, log_y_hat=lambda: self.m(v), descend=lambda by_phi: descend(self.adam, phi, by_phi)
-        )
+        first = iter((True,))  # step 1 comes first, and alone updates the statistics
+
+        def log_y_hat() -> Tensor:
+            return generate(self.m, v, seed=seed + 2, update_statistics=next(first, False))
+
+        labels = SoftLabels(phi=phi, log_y_hat=log_y_hat, descend=lambda by_phi: descend(self.adam, phi, by_phi))
         return self(x, labels, x_m, y_m, seed=seed)
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from metalabelnet.errors import unknown
+
+LabelNetKind = Literal["single-layer", "mlp", "mlp-batchnorm", "mlp-batchnorm-dropout"]
+KINDS: tuple[LabelNetKind, ...] = get_args(LabelNetKind)
+DROPOUT = 0.5
 
 
 class LabelNet(nn.Module):
@@ -17,10 +25,51 @@ class LabelNet(nn.Module):
 
     def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
         super().__init__()
-        bound = features**-0.5
-        self.weight = nn.Parameter(torch.empty(classes, features).uniform_(-bound, bound, generator=generator))
-        self.bias = nn.Parameter(torch.empty(classes).uniform_(-bound, bound, generator=generator))
+        self.weight = _uniform((classes, features), features, generator)
+        self.bias = _uniform((classes,), features, generator)
 
     def forward(self, v: Tensor) -> Tensor:
         """The logarithm of ŷ for the features v."""
         return functional.log_softmax(functional.linear(v, self.weight, self.bias), dim=1)
+
+
+class LabelMLP(nn.Module):
+    """One hidden layer with ReLU before the last: what the paper tried in place of the single layer.
+
+    The paper names three variants (plain, with BatchNorm, with BatchNorm and dropout) and no sizes. Here the
+    hidden layer is as wide as the features, BatchNorm stands before the ReLU, and dropout (½) after it.
+
+    While it learns, BatchNorm uses the statistics of the batch and dropout is on; for the soft labels of the whole
+    training set it uses the running statistics, without dropout. See `core.algorithm` for which pass does what.
+    """
+
+    def __init__(
+        self, features: int, classes: int, generator: torch.Generator, *, batchnorm: bool = False, dropout: bool = False
+    ) -> None:
+        super().__init__()
+        self.hidden_weight = _uniform((features, features), features, generator)
+        # BatchNorm subtracts a bias before it, and has one of its own.
+        self.hidden_bias = None if batchnorm else _uniform((features,), features, generator)
+        self.norm = nn.BatchNorm1d(features) if batchnorm else nn.Identity()
+        self.dropout = nn.Dropout(DROPOUT) if dropout else nn.Identity()
+        self.last = LabelNet(features, classes, generator)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """The logarithm of ŷ for the features v."""
+        hidden = functional.relu(self.norm(functional.linear(v, self.hidden_weight, self.hidden_bias)))
+        log_y_hat: Tensor = self.last(self.dropout(hidden))
+        return log_y_hat
+
+
+def make_label_net(kind: LabelNetKind, features: int, classes: int, generator: torch.Generator) -> nn.Module:
+    """The label net of that kind, its weights drawn from the generator."""
+    if kind not in KINDS:
+        raise unknown("label net", kind, KINDS)
+    if kind == "single-layer":
+        return LabelNet(features, classes, generator)
+    return LabelMLP(features, classes, generator, batchnorm="batchnorm" in kind, dropout="dropout" in kind)
+
+
+def _uniform(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> nn.Parameter:
+    bound = inputs**-0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))

@@ -47,6 +47,13 @@ def forward(
     return logits.to(x.dtype)
 
 
+def generate(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> Tensor:
+    """A pass through a label net, log ŷ = m_φ(v), explicit in the same way, always in the weights' own precision."""
+    with _seeded(seed, v.device), _statistics(m, update=update_statistics):
+        log_y_hat: Tensor = m(v)
+    return log_y_hat
+
+
 @torch.no_grad()
 def predict(net: nn.Module, x: Tensor) -> Tensor:
     """The logits in eval mode: running statistics, no dropout. The network's mode is afterwards as it was."""

@@ -81,7 +81,7 @@ class Products(TorchFunctionMode):
         if of_x is None:
             return make_dual(output, through_weight)  # type: ignore[arg-type]
         through_x = func(of_x, weight, None, *rest, **named)
-        return make_dual(output, through_x if through_weight is None else through_x + through_weight)
+        return make_dual(output, through_x if through_weight is None else through_x.add_(through_weight))
 
 
 def _batch_norm(
@@ -105,9 +105,9 @@ def _batch_norm(
     tangent = backward(of_x, x, weight, None, None, mean, invstd, True, eps, [True, False, False])[0]  # noqa: FBT003
     if of_weight is not None:
         by_x = of_weight * invstd
-        tangent = tangent + _channels(by_x, x) * x - _channels(by_x * mean, x)
+        tangent.addcmul_(x, _channels(by_x, x)).sub_(_channels(by_x * mean, x))
     if of_bias is not None:
-        tangent = tangent + _channels(of_bias, x)
+        tangent.add_(_channels(of_bias, x))
     return make_dual(y, tangent)
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import torch
 
 from metalabelnet.data.rows import DataSet, make_rows
 from metalabelnet.errors import missing_package
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def read() -> DataSet:
@@ -20,9 +26,15 @@ def read() -> DataSet:
         from sklearn.datasets import load_digits  # an extra: only this reader needs it
     except ImportError as error:
         raise missing_package("scikit-learn", "digits", "the data set digits") from error
-    values, target = load_digits(return_X_y=True)
+    values, target = _published(load_digits)
     images = np.rint(values * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(target.astype(np.int64))
     classes = tuple(str(digit) for digit in range(10))
     rows = make_rows(torch.from_numpy(images), labels, true=labels, classes=classes, what="digits")
     return DataSet(name="digits", train=rows)
+
+
+@functools.cache
+def _published(load_digits: Callable[..., Any]) -> Any:
+    """The published values, parsed once: many small runs in one process read them again and again."""
+    return load_digits(return_X_y=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
-from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.core.labelnet import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
+from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.stored import chunks
 from metalabelnet.methods.method import Method, Task
@@ -29,6 +30,10 @@ class MetaLabelNetSettings(Phase2Settings):
 
     beta: float = field(default=1e-2, metadata={"help": "β, the rate of the label net's Adam"})
     label_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the label net's Adam"})
+    labelnet: LabelNetKind = field(
+        default="single-layer",
+        metadata={"help": "the label net: the paper's single layer, or an MLP with one hidden layer"},
+    )
 
 
 class MetaLabelNet(Method):
@@ -64,7 +69,8 @@ class MetaLabelNet(Method):
     def _build_phase2(self) -> None:
         self.features = None
         g = Extractor(self.net, self.head)
-        m = LabelNet(g.width, len(self.task.train.classes), generator(self.task.seed, "label net"))
+        randomness = generator(self.task.seed, "label net")
+        m = make_label_net(self.settings.labelnet, g.width, len(self.task.train.classes), randomness)
         m.to(self.task.train.x.device, self.task.dtype)
         adam = Adam(m.parameters(), rate=self.settings.beta, weight_decay=self.settings.label_net_decay)
         self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=self.settings)
@@ -81,10 +87,10 @@ class MetaLabelNet(Method):
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
-        """ŷ for every training row, from the samples as they are, without augmentation."""
+        """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
         if self.phase2 is None:
             return None
-        return torch.cat([self.phase2.m(v).exp() for v in self._features()])
+        return torch.cat([predict(self.phase2.m, v).exp() for v in self._features()])
 
     def _features(self) -> list[Tensor]:
         """g(x) of the training rows, a piece at a time. g is fixed from the end of warm-up on: computed once."""

@@ -142,7 +142,7 @@ class MLNT(Method):
             self.neighbours = self._find_neighbours()
         super().begin_epoch(epoch)
         ramp = round(self.settings.ramp * self.task.schedule.epochs / 120)
-        done = since / ramp if since < ramp and ramp else 1.0
+        done = since / ramp if ramp and since < ramp else 1.0
         self.weight = self.settings.consistency * math.exp(-5 * (1 - done) ** 2)
         self.gamma = self.settings.ema if since < ramp else self.settings.ema_later
 

@@ -1,0 +1,89 @@
+"""A page whose numbers come from the results: what stands between two marks is generated, the rest is written.
+
+<!-- begin: cifar10-table -->
+…
+<!-- end: cifar10-table -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from metalabelnet.errors import InputError, unknown
+from metalabelnet.paper.claims import agreement, claims, standing
+from metalabelnet.paper.entries import Selection, entries
+from metalabelnet.paper.figures import has_figure
+from metalabelnet.paper.recipes import WHATS
+from metalabelnet.paper.tables import Table, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from metalabelnet.paper.results import Results
+
+_BLOCK = re.compile(r"(<!-- begin: (?P<name>[\w-]+) -->\n).*?(<!-- end: (?P=name) -->)", flags=re.DOTALL)
+FOLDER = "reproduction"  # where the figures are, seen from the page
+
+
+def update(page: Path, results: Results) -> bool:
+    """Fill the page in; gives whether that changed it."""
+    if not page.is_file():
+        raise InputError(f"doc: there is no page {str(page)!r} to fill in")
+    before = page.read_text(encoding="utf-8")
+    after = fill(before, results)
+    if after != before:
+        page.write_text(after, encoding="utf-8")
+    return after != before
+
+
+def fill(text: str, results: Results) -> str:
+    """The text with everything between marks made anew from the results."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{block(match['name'], results).strip()}\n\n{match[3]}"
+
+    marks = Counter(re.findall(r"<!-- (?:begin|end): ([\w-]+) -->", text))
+    for name, count in marks.items():
+        if count != 2:
+            raise InputError(f"the page has {count} marks for {name!r}: one begins it and one ends it")
+    return _BLOCK.sub(made, text)
+
+
+def block(name: str, results: Results) -> str:
+    """What belongs between the marks of that name, as Markdown."""
+    if name in OTHERS:
+        return OTHERS[name](results).markdown()
+    if name not in WHATS:
+        raise unknown("part of the page", name, [*WHATS, *OTHERS])
+    texts = [table.markdown() for table in tables(name, results)]
+    if has_figure(name, results):
+        texts.append(f"![{name}]({FOLDER}/{name}.svg)")
+    return "\n".join(texts)
+
+
+def provenance(results: Results) -> Table:
+    """How much of each was run, when, on which card, at which commits."""
+    rows = []
+    for name, what in WHATS.items():
+        if what.needs_data:
+            rows.append([name, "needs data", "", "", ""])
+            continue
+        asked = entries(name, Selection())
+        lines = [line for line in map(results.of, asked) if line is not None]
+        dates = sorted({line["date"] for line in lines})
+        cards = sorted({str(line["versions"].get("device")) for line in lines})
+        commits = sorted({str(line["commit"]) for line in lines})
+        when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
+        rows.append([name, f"{len(lines)} of {len(asked)}", when, ", ".join(cards), ", ".join(commits)])
+    return Table(title="What was run", columns=["what", "runs", "date", "card", "commit"], rows=rows)
+
+
+OTHERS: dict[str, Callable[[Results], Table]] = {
+    "provenance": provenance,
+    "agreement": agreement,
+    "standing": standing,
+    "claims": claims,
+}

@@ -1,0 +1,267 @@
+"""Runs what the results do not hold yet: within a budget, several together, to be stopped and continued at any time.
+
+The run folders are the truth while runs are under way; a finished folder becomes a line of the results. Whatever
+happens in between, killing included, the next call takes up what it finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from metalabelnet.errors import InputError
+from metalabelnet.paper.budget import Estimate
+from metalabelnet.paper.losses import losses_along_a_step
+from metalabelnet.paper.results import Results, key, line_of_folder, make_line
+from metalabelnet.train.folder import RunFolder, versions
+from metalabelnet.train.loop import Diverged, Progress, Stopped
+from metalabelnet.train.several import Job, Outcome, train_all
+from metalabelnet.train.together import train_together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from metalabelnet.paper.places import Places
+    from metalabelnet.paper.recipes import Entry
+    from metalabelnet.paper.results import Line
+
+HEARTBEAT = 30.0  # seconds between words about a run that is under way
+
+
+def _train_group(
+    jobs: Sequence[Job], *, on_progress: Callable[[int, Progress | None], None], stop: Callable[[], bool]
+) -> list[Outcome]:
+    """Train these runs on one device, several in turns."""
+    if len(jobs) == 1:
+        return train_all(jobs, resume=True, on_progress=on_progress, stop=stop)
+    return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """An entry with its run and its folder."""
+
+    entry: Entry
+    job: Job
+
+
+class Runner:
+    """Runs entries, and adds a line for each to the results.
+
+    together  the most runs in a group: of one method and one shape, so that they can share a device
+    budget    seconds; a run that would not end within is not started, one under way at the end is stopped
+    say       told a line about every run that ended
+    stop      asked after every step
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        places: Places,
+        out: Path,
+        *,
+        together: int,
+        budget: float | None,
+        cheapest: bool,
+        say: Callable[[str], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.results, self.places, self.out = results, places, out
+        self.together, self.cheapest = together, cheapest
+        self.say, self._asked = say, stop
+        self.estimate = Estimate(results.lines, versions()["device"])
+        self.deadline = None if budget is None else time.monotonic() + budget
+        self.failures: list[str] = []
+        self.ended = self.total = 0
+        self._spoke = time.monotonic()
+
+    def run(self, entries: Sequence[Entry]) -> int:
+        """Run what is open; gives the number of runs that are left for want of budget."""
+        queue = self._tasks(self.open(entries))
+        self.total = len(queue)
+        if self.cheapest:
+            queue.sort(key=lambda task: self.estimate.seconds(task.entry) or 0.0)
+        while queue:
+            group = self._next_group(queue)
+            if not group:
+                break
+            for task in group:
+                queue.remove(task)
+            try:
+                self._run(group)
+            except Stopped:
+                self._harvest(group)
+                if self._asked():
+                    raise
+                left = [task for task in group if self.results.of(task.entry) is None]
+                return len(left) + len(queue)
+        return len(queue)
+
+    def open(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries without a result, each run once."""
+        unique: dict[str, Entry] = {}
+        for entry in entries:
+            if self.results.of(entry) is None:
+                before = unique.setdefault(key(entry), entry)
+                if entry.curves and not before.curves:  # the place of the first, the needs of both
+                    unique[key(entry)] = dataclasses.replace(before, curves=True)
+        return list(unique.values())
+
+    def _tasks(self, entries: Sequence[Entry]) -> list[Task]:
+        tasks = []
+        lacking: dict[str, int] = {}
+        for entry in entries:
+            if lack := self.places.lacks(entry):
+                lacking[lack] = lacking.get(lack, 0) + 1
+                continue
+            run = self.places.run(entry)
+            task = Task(entry=entry, job=Job(run=run, folder=self.out / folder_name(entry, run.dtype)))
+            try:
+                RunFolder(task.job.folder).check(run, resume=True)
+            except InputError as error:
+                self._fail(entry, str(error))
+                continue
+            if not self._take(task):
+                tasks.append(task)
+        sentences = [f"{count} runs need {lack}" for lack, count in lacking.items()]
+        if sentences and not tasks:
+            raise InputError("nothing can be run: " + "; ".join(sentences))
+        for sentence in sentences:
+            self.say(f"left out: {sentence}")
+        return tasks
+
+    def _next_group(self, queue: Sequence[Task]) -> list[Task]:
+        """The first run that fits into what is left of the budget, with those that can go along."""
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return []
+        group: list[Task] = []
+        for task in queue:
+            seconds = self.estimate.seconds(task.entry) or 0.0
+            if left is not None and seconds > left:
+                continue
+            if group and _shape(task) != _shape(group[0]):
+                continue
+            group.append(task)
+            left = None if left is None else left - seconds
+            if len(group) == self.together or task.entry.kind != "run":
+                break
+        return group
+
+    def _run(self, group: Sequence[Task]) -> None:
+        if group[0].entry.kind == "losses":
+            self._measure_losses(group[0])
+            return
+        jobs = [task.job for task in group]
+
+        def tell(number: int, progress: Progress | None) -> None:
+            if progress is None:
+                self._take(group[number], together=len(jobs))
+            else:
+                self._heartbeat(group[number], progress)
+
+        why = ""
+        try:
+            outcomes = _train_group(jobs, on_progress=tell, stop=self._stop)
+        except (Stopped, InputError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if why:
+            self._failed(group, why)
+            return
+        self._harvest(group)
+        for task, outcome in zip(group, outcomes, strict=True):
+            if outcome.failure is not None:
+                self._diverged(task, outcome.failure)
+
+    def _failed(self, group: Sequence[Task], why: str) -> None:
+        """Of several one may have spoilt it for all, such as by taking too much memory together: one by one, then."""
+        if len(group) == 1:
+            self._fail(group[0].entry, why)
+            return
+        gc.collect()  # what broke off holds its folders and its memory until it is gone
+        for task in group:
+            if not self._take(task):
+                self._run([task])
+
+    def _measure_losses(self, task: Task) -> None:
+        try:
+            losses = losses_along_a_step(
+                task.job.run, task.job.folder, stop=self._stop, on_progress=lambda p: self._heartbeat(task, p)
+            )
+        except Diverged as error:
+            self._diverged(task, str(error))
+            return
+        self._add(task.entry, make_line(task.entry, about=RunFolder(task.job.folder).about(), losses=losses))
+
+    def _harvest(self, group: Sequence[Task]) -> None:
+        for task in group:
+            self._take(task, together=len(group))
+
+    def _take(self, task: Task, together: int = 1) -> bool:
+        """Make a line of a finished folder, if it is finished and has none yet."""
+        files = RunFolder(task.job.folder)
+        if not files.finished:
+            return False
+        if self.results.of(task.entry) is None:
+            more = {"together": together} if together > 1 else {}
+            self._add(task.entry, line_of_folder(task.entry, files, **more))
+        return True
+
+    def _diverged(self, task: Task, failure: str) -> None:
+        sentence = failure.replace(f"{task.job.folder}/", "")  # a line names no path of this machine
+        about = RunFolder(task.job.folder).about()
+        self._add(task.entry, make_line(task.entry, about=about, failure=sentence))
+
+    def _add(self, entry: Entry, line: Line) -> None:
+        self.results.add(line | {"commit": line["commit"] or self.places.commit})
+        self.estimate.learn(line)
+        self.ended += 1
+        of = f"[{self.ended}/{self.total}] " if self.total else ""
+        self.say(f"{of}{entry}: {_told(line)}{_beside(entry)}")
+
+    def _fail(self, entry: Entry, why: str) -> None:
+        self.failures.append(f"{entry}: {why}")
+        self.say(f"{entry}: failed: {why}")
+
+    def _heartbeat(self, task: Task, progress: Progress) -> None:
+        if time.monotonic() - self._spoke > HEARTBEAT:
+            self._spoke = time.monotonic()
+            self.say(f"{task.entry}: epoch {progress.epoch + 1} of {progress.epochs}")
+
+    def _stop(self) -> bool:
+        return self._asked() or (self.deadline is not None and time.monotonic() >= self.deadline)
+
+
+def folder_name(entry: Entry, dtype: str) -> str:
+    """A name for people, and a few letters that tell any two runs apart."""
+    parts = [entry.fields["data"], entry.method, entry.cell.replace(":", ""), f"seed{entry.seed}", dtype]
+    mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
+    return "-".join(str(part) for part in (*parts, mark))
+
+
+def _shape(task: Task) -> tuple[Any, ...]:
+    """What must be alike for runs to go side by side: the steps themselves, and how many there are."""
+    run = task.job.run
+    least = min(run.meta, run.batch_size)
+    return task.entry.kind, run.data, run.method, run.net, run.batch_size, run.epochs, run.augment, run.dtype, least
+
+
+def _told(line: Line) -> str:
+    if line.get("failure"):
+        return f"failed: {line['failure']}"
+    if line["summary"] is None:
+        return "measured"
+    s = line["summary"]
+    last = f"last {s['test_accuracy_last']:.2f}"
+    return f"{s['test_accuracy']:.2f} ({last}, epoch {s['selected_epoch']}, {s['seconds']:.0f} s)"
+
+
+def _beside(entry: Entry) -> str:
+    return "" if entry.paper is None else f"; the paper has {entry.paper}"

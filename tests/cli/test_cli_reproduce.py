@@ -1,0 +1,130 @@
+"""`metalabelnet reproduce` from the command line: what it lists, what it refuses, stopped, killed, without extras."""
+
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shell import Forker, call, epochs_done, wait_for
+from tiny import write_npz
+
+from metalabelnet.paper.recipes import READY, WHATS
+from metalabelnet.paper.results import Results
+
+Capture = pytest.CaptureFixture[str]
+SMOKE = "fig-warmup --smoke --device cpu --points 20,80 --cells uniform:0.4 --seeds 3"
+
+
+def arguments(folder: Path, what: str = SMOKE) -> list[str]:
+    places = [word for name in ("results", "out", "figures") for word in (f"--{name}", str(folder / name))]
+    return ["reproduce", *what.split(), *places]
+
+
+def test_what_there_is(tmp_path: Path, capsys: Capture) -> None:
+    said = call(["reproduce", "--list", "--results", str(tmp_path)], capsys)
+    assert said.code == 0
+    rows = {line.split()[0]: line for line in said.out.splitlines()[2:]}
+    assert set(rows) == set(WHATS)
+    assert "0/448" in rows["cifar10-table"]
+    assert "needs data: WebVision" in rows["webvision"]
+
+
+def test_the_runs_of_one_with_their_recipes(tmp_path: Path, capsys: Capture) -> None:
+    said = call(["reproduce", "ablation-beta", "clothing1m", "--list", "--results", str(tmp_path)], capsys)
+    assert "metalabelnet feature:0.6 0.001 seed 0" in said.out
+    assert "settings={'beta': 0.001}" in said.out
+    assert "resnet50, pre-trained on ImageNet" in said.out
+    assert "78.20" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "name what to reproduce: cifar10-table, "),
+        ("cifar10-tabel", "unknown table or figure 'cifar10-tabel': did you mean 'cifar10-table'"),
+        ("webvision", "webvision needs the data set WebVision, which cannot be read yet"),
+        ("cifar10-table --methods gc", "unknown method 'gc': did you mean 'gce'"),
+        ("cifar10-table --cells uniform:0.3", "unknown cell 'uniform:0.3'"),
+        ("ablation-beta --points 0.5", "no run has these methods, cells and points"),
+        ("cifar10-table --seeds 0", "seeds 0 is too small"),
+        ("cifar10-table --together 0", "together 0 is too small"),
+        ("cifar10-table --budget 0", "budget 0.0 is not a positive number of minutes"),
+        ("cifar10-table --budget nan", "budget nan is not a positive"),
+        ("cifar10-table --dtype half", "unknown dtype 'half'"),
+        ("cifar10-table --order dear", "invalid choice: 'dear'"),
+        ("cifar10-table --noise-probs none.npy", "noise-probs: there is no file 'none.npy'"),
+        ("cifar10n --human-labels none.pt", "human labels: there is no file 'none.pt'"),
+        ("fig-curves --cells feature:0.4", "nothing can be run: 1 runs need --noise-probs FILE"),
+        ("fig-curves --tables-only --doc none.md", "doc: there is no page 'none.md'"),
+    ],
+)
+def test_wrong_input_gets_one_line(
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = call(["reproduce", *words.split()], capsys)
+    assert said.code == 2
+    (line,) = [line for line in said.err.splitlines() if line.startswith("metalabelnet: ")]
+    assert sentence in line
+    assert "Traceback" not in said.err
+
+
+def test_tables_only_runs_nothing(tmp_path: Path, capsys: Capture) -> None:
+    said = call(arguments(tmp_path, "all --tables-only"), capsys)
+    assert said.code == 0
+    assert not (tmp_path / "out").exists()
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert names == {f"{name}.{kind}" for name in READY for kind in ("md", "tex")}  # nothing to draw
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    forker = Forker(write_npz(tmp_path_factory.mktemp("forker") / "tiny.npz"))
+    yield forker
+    forker.close()
+
+
+def timeless(folder: Path) -> list[str]:
+    """The lines without the time they took."""
+    lines = []
+    for line in Results(folder / "results").lines:
+        del line["summary"]["seconds"], line["commit"]
+        lines.append(str(line))
+    return sorted(lines)
+
+
+def test_killed_and_stopped_it_goes_on_to_the_same_end(forker: Forker, tmp_path: Path, capsys: Capture) -> None:
+    assert call(arguments(tmp_path / "whole"), capsys).code == 0
+    parts = tmp_path / "the parts"  # the shell must be told about the space
+    runs = parts / "out"
+
+    def epochs() -> int:
+        return sum(map(epochs_done, runs.iterdir())) if runs.exists() else 0
+
+    killed = forker.start(arguments(parts), tmp_path)
+    wait_for(lambda: epochs() >= 2)
+    killed.send(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    seen = epochs()
+    asked = forker.start(arguments(parts), tmp_path)
+    wait_for(lambda: epochs() > seen)
+    asked.send(signal.SIGTERM)
+    assert asked.wait() == 130
+    line = asked.err.read_text().splitlines()[-1]
+    assert line.startswith("metalabelnet: stopped, nothing lost; go on with: metalabelnet reproduce ")
+    again = shlex.split(line.partition("go on with: metalabelnet ")[2])
+    assert "--resume" not in again
+    assert len(Results(parts / "results").lines) < 6
+    assert call(again, capsys).code == 0
+    assert timeless(parts) == timeless(tmp_path / "whole")
+    tables = [(folder / "figures" / "fig-warmup.md").read_text() for folder in (parts, tmp_path / "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_a_budget_ends_it_in_good_order(tmp_path: Path, capsys: Capture) -> None:
+    said = call([*arguments(tmp_path), "--budget", "0.00001"], capsys)
+    assert said.code == 0
+    assert re.search(r"the budget of 1e-05 min is used up: 6 runs are left; the same command goes on", said.err)
+    assert (tmp_path / "figures" / "fig-warmup.md").exists()

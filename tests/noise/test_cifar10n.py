@@ -1,0 +1,74 @@
+"""The file with the labels people gave: arrays and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metalabelnet.errors import InputError
+from metalabelnet.noise.cifar10n import HUMAN, read_human_labels
+from metalabelnet.paper.entries import Selection, entries
+from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
+
+
+class Evil:
+    """Does something when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("evil.txt"),)
+
+
+def write(path: Path, **changes: Any) -> Path:
+    arrays = {key: np.arange(20) % (k + 2) for k, key in enumerate(("clean_label", *HUMAN.values()))}
+    torch.save({name: array for name, array in (arrays | changes).items() if array is not None}, path)
+    return path
+
+
+def test_every_set_is_read(tmp_path: Path) -> None:
+    labels = read_human_labels(write(tmp_path / "human.pt"))
+    assert list(labels) == ["aggregate", "random1", "random2", "random3", "worst"]
+    assert labels["worst"].tolist() == [k % 7 for k in range(20)]
+    assert labels["aggregate"].tolist() == [k % 3 for k in range(20)]
+    assert labels["worst"].dtype == np.int64
+
+
+def test_nothing_in_it_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="this is not CIFAR-10_human"):
+        read_human_labels(write(tmp_path / "human.pt", worse_label=Evil()))
+    assert not (tmp_path / "evil.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"worse_label": None}, "no list of labels 'worse_label'"),
+        ({"aggre_label": np.ones((2, 2), dtype=int)}, "'aggre_label'"),
+    ],
+)
+def test_what_is_missing_is_named(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read_human_labels(write(tmp_path / "human.pt", **changes))
+
+
+def test_no_file_and_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        read_human_labels(tmp_path / "none.pt")
+    (tmp_path / "text.pt").write_text("text")
+    with pytest.raises(InputError, match="this is not CIFAR-10_human"):
+        read_human_labels(tmp_path / "text.pt")
+    (tmp_path / "probs.npy").write_text("text")
+    with pytest.raises(InputError, match="is not the file the paper's noise was made from"):
+        check_probs(tmp_path / "probs.npy")
+
+
+def test_unpacked_they_are_the_noise_of_a_run(tmp_path: Path) -> None:
+    folder = unpack_human_labels(write(tmp_path / "human.pt"), tmp_path / "labels")
+    (entry,) = entries("cifar10n", Selection(methods=("gce",), cells=("worst",)))
+    run = Places(human=folder, device="cpu").run(entry)
+    assert run.noise == f"file:{folder / 'cifar10n-worst.npy'}"
+    written = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    unpack_human_labels(tmp_path / "human.pt", folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == written

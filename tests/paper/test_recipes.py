@@ -1,0 +1,143 @@
+"""The runs behind each table and figure."""
+
+import pytest
+from made import entry
+
+from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
+from metalabelnet.paper.entries import Selection, check, entries
+from metalabelnet.paper.numbers import CELLS
+from metalabelnet.paper.places import Places
+from metalabelnet.paper.recipes import READY, TABLE_METHODS, WHATS
+from metalabelnet.paper.results import key
+
+COUNTS = {
+    "cifar10-table": 14 * 8 * 4,
+    "fig-curves": 4,
+    "fig-stability": 2,
+    "fig-warmup": 6,
+    "fig-meta-size": 24,
+    "fig-unlabeled": 24,
+    "ablation-entropy": 3,
+    "ablation-beta": 4,
+    "ablation-labelnet": 4,
+    "fig-losses": 1,
+    "cifar10n": 14 * 3,
+}
+
+
+@pytest.mark.parametrize("name", READY)
+def test_every_run_of_it_is_different_and_its_own(name: str) -> None:
+    made = entries(name, Selection())
+    assert len(made) == COUNTS[name]
+    assert len({key(e) for e in made}) == len(made)
+
+
+def test_the_table_has_every_method() -> None:
+    assert set(TABLE_METHODS) == set(METHODS)
+
+
+def test_a_run_that_several_need_is_one_run() -> None:
+    default = key(entry("cifar10-table"))
+    shared = [
+        entry("fig-curves"),
+        entry("fig-stability"),
+        entry("fig-warmup", point="44"),
+        entry("fig-meta-size", point="5000"),
+        entry("fig-unlabeled", point="0"),
+        entry("ablation-entropy", point="1"),
+        entry("ablation-beta", point="0.01"),
+        entry("ablation-labelnet", point="single-layer"),
+    ]
+    assert {key(e) for e in shared} == {default}
+    assert key(entry("ablation-beta", point="0.001")) != default
+    assert key(entry("fig-losses")) != default
+    assert key(entry("cifar10-table", seed=1)) != default
+
+
+def test_the_recipe_is_the_papers() -> None:
+    run = Places(device="cpu").run(entry("cifar10-table", cell="uniform:0.6"))
+    assert (run.data, run.split, run.protocol, run.meta, run.noise) == (
+        "cifar10",
+        "paper",
+        "paper",
+        5000,
+        "uniform:0.6",
+    )
+    assert (run.epochs, run.warmup, run.batch_size, run.rate, run.rate_drops) == (120, 44, 128, 0.01, (40, 80))
+    assert (run.augment, run.dtype, run.noise_probs) == ("flip-crop", "float32", None)
+    assert Places(device="cuda").run(entry("cifar10-table", cell="uniform:0.6")).dtype == "bf16"
+
+
+def test_labels_of_people_leave_1000_clean_images_out_of_the_training_images() -> None:
+    fields = entry("cifar10n", cell="worst").fields
+    assert (fields["split"], fields["meta"], fields["noise"]) == ("general", 1000, "file:cifar10n-worst")
+
+
+def test_points_change_one_thing() -> None:
+    plain = entry("cifar10-table").fields
+    for what, point, changed in (
+        ("fig-warmup", "20", {"warmup": 20}),
+        ("fig-meta-size", "250", {"meta": 250}),
+        ("fig-unlabeled", "36000", {"unlabeled": 36000}),
+        ("ablation-entropy", "0.5", {"settings": {"entropy_weight": 0.5}}),
+        ("ablation-labelnet", "mlp", {"settings": {"labelnet": "mlp"}}),
+    ):
+        assert entry(what, point=point).fields == {**plain, **changed}
+
+
+def test_what_matters_most_comes_first() -> None:
+    order = [(e.method, e.cell) for e in entries("cifar10-table", Selection(seeds=1))]
+    assert [method for method, _ in order[:8]] == ["metalabelnet"] * 8
+    assert {method for method, _ in order[8:32]} == {"cross-entropy", "meta-only", "fine-tune"}
+    assert all(cell.endswith(("0.4", "0.8")) for _, cell in order[32:68])
+    assert {method for method, _ in order[-8:]} == {"mlnt"}
+    seeds = [e.seed for e in entries("cifar10-table", Selection(seeds=3))]
+    assert seeds == sorted(seeds)
+
+
+def test_a_selection_is_a_part() -> None:
+    chosen = entries("cifar10-table", Selection(methods=("gce", "mslg"), cells=("uniform:0.4",), seeds=2))
+    assert {(e.method, e.cell, e.seed) for e in chosen} == {
+        (m, "uniform:0.4", s) for m in ("gce", "mslg") for s in (0, 1)
+    }
+    assert [e.point for e in entries("ablation-beta", Selection(points=("1e-3", "0.01")))] == ["0.001", "0.01"]
+    assert [e.cell for e in entries("ablation-beta", Selection(points=("0.1",), cells=("uniform:0.2",)))] == [
+        "uniform:0.2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("selection", "sentence"),
+    [
+        (Selection(methods=("gcee",)), "unknown method 'gcee': did you mean 'gce'"),
+        (Selection(cells=("uniform:0.5",)), "unknown cell 'uniform:0.5': there is uniform:0.2"),
+        (Selection(seeds=0), "seeds 0 is too small: the least is 1"),
+        (Selection(cells=("worst",)), "no run has these methods, cells and points"),
+    ],
+)
+def test_what_does_not_exist_is_refused(selection: Selection, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        check(["cifar10-table"], selection)
+
+
+@pytest.mark.parametrize("name", [name for name in WHATS if name not in READY])
+def test_tables_that_need_data_have_their_recipe(name: str) -> None:
+    (one,) = entries(name, Selection())
+    assert one.fields["settings"] == {"beta": 1e-3}
+    assert one.paper is not None
+    assert one.fields["warmup"] == {"clothing1m": 1, "food101n": 6, "webvision": 14}[name]
+
+
+@pytest.mark.parametrize("name", READY)
+def test_smoke_runs_are_small_runs_of_the_same_kind(name: str) -> None:
+    for e in entries(name, Selection(smoke=True)):
+        run = Places(device="cpu").run(e)
+        assert (run.data, run.epochs, run.method) == ("digits", 4, e.method)
+        assert e.paper is None
+
+
+def test_the_paper_s_number_stands_beside_the_run_of_the_table_alone() -> None:
+    assert str(entry("cifar10-table").paper) == "78.42 ± 0.36"
+    assert entry("ablation-beta", point="0.01").paper is None
+    assert {e.cell for e in entries("cifar10-table", Selection())} == set(CELLS)
