@@ -113,7 +113,7 @@ def _joined(train_set: Rows, unlabeled: Rows | None) -> Rows:
     if unlabeled is None:
         return train_set
     return make_rows(
-        torch.cat([train_set.x, unlabeled.x]),
+        torch.cat([train_set.x[:], unlabeled.x[:]]),
         torch.cat([train_set.given, unlabeled.given]),
         classes=train_set.classes,
         what="train_set and unlabeled",

@@ -10,13 +10,14 @@ import venv
 from pathlib import Path
 
 import pytest
+from files import TABLE, table_rows, text_rows, write_csv
 from shell import TINY
 from tiny import write_npz
 
 from metalabelnet.train import RunFolder
 
 NEEDED = ("torch", "numpy", "safetensors")
-EXTRAS = ("rich", "sklearn", "matplotlib")
+EXTRAS = ("rich", "sklearn", "matplotlib", "PIL", "pyarrow", "timm", "torchvision", "onnx", "onnxruntime")
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -91,6 +92,41 @@ print(main(["compare", "tiny.npz", *tiny, "--methods", "cross-entropy,metalabeln
 print("##", file=sys.stderr)
 print(main(["train", "digits", "--out", "d"]))
 """
+
+OWN = """
+from metalabelnet.cli import main
+quick = "--epochs 2 --warmup 1 --batch-size 16 --device cpu".split()
+print(main(["train", "table.csv", "--trusted", "checked", *quick, "--out", "run"]))
+print(main(["predict", "run", "table.csv", "-o", "out.csv"]))
+for arguments in ("photos/ --meta table.csv", "table.parquet --truth label", "news.csv --trusted ok",
+                  "table.csv --trusted checked --net timm:resnet18", "news.csv --trusted ok --encoder some"):
+    print(main(["train", *arguments.split(), "--out", "other"]))
+print(main(["export", "run", "--onnx", "model.onnx"]))
+"""
+
+
+def test_a_table_needs_no_extra_and_the_rest_names_its_own(python: Path, tmp_path: Path) -> None:
+    write_csv(tmp_path / "table.csv", TABLE, table_rows(60))
+    write_csv(tmp_path / "news.csv", ["text", "label", "ok"], text_rows(60))
+    (tmp_path / "table.parquet").write_bytes(b"PAR1")
+    for name in "ab":
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "r0.png").write_bytes(b"")
+    (tmp_path / "photos" / "a" / "r1.png").write_bytes(b"")
+    write_csv(tmp_path / "checked.csv", ["id", "label"], [["a/r0.png", "a"], ["b/r0.png", "b"]])
+    said = run(python, ["-c", OWN.replace("--meta table.csv", "--meta checked.csv")], tmp_path)
+    assert "60 rows written to out.csv\n0\n" in said.stdout, said.stderr
+    assert said.stdout.split()[-6:] == ["2"] * 6
+    for sentence in (
+        "reading images needs Pillow: pip install 'metalabelnet[images]'",
+        "a Parquet file needs pyarrow: pip install 'metalabelnet[tables]'",
+        "TF-IDF of texts needs scikit-learn: pip install 'metalabelnet[text]'",
+        "takes color images, not samples of shape",
+        "the encoder some needs sentence-transformers: pip install 'metalabelnet[encoder]'",
+        "exporting to ONNX needs onnx, onnxruntime and onnxscript: pip install 'metalabelnet[onnx]'",
+    ):
+        assert sentence in said.stderr
+    assert "Traceback" not in said.stderr
 
 
 def test_compare_has_no_picture_and_digits_name_their_extra(python: Path, tmp_path: Path) -> None:

@@ -267,17 +267,20 @@ def test_it_has_a_version(capsys: Capture) -> None:
     assert call(["--version"], capsys).out == f"metalabelnet {metalabelnet.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [None, "train", "compare", "labels", "methods", "datasets", "noises"])
+COMMANDS = ("train", "compare", "labels", "predict", "export", "methods", "datasets", "noises")
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_command_has_help(command: str | None, capsys: Capture) -> None:
     said = call([*([command] if command else []), "--help"], capsys)
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith("usage: metalabelnet")
-    if command in ("train", "compare", "labels"):
+    if command in ("train", "compare", "labels", "predict", "export"):
         examples = said.out.partition("examples:\n")[2].splitlines()
         assert len(examples) >= 2
         assert all(line.startswith(f"  metalabelnet {command} ") for line in examples)
     if command is None:
-        assert all(name in said.out for name in ("train", "compare", "labels", "methods", "datasets", "noises"))
+        assert all(name in said.out for name in COMMANDS)
 
 
 def test_every_setting_of_a_run_has_an_argument_with_help(capsys: Capture) -> None:

@@ -57,10 +57,10 @@ def test_path_that_does_not_exist_says_so(name: str, tmp_path: Path) -> None:
         load(str(tmp_path / name))
 
 
-def test_path_that_is_no_npz_says_so(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("a,b\n")
-    with pytest.raises(InputError, match=r"data\.csv is not an \.npz file"):
-        load(str(tmp_path / "data.csv"))
+def test_path_that_is_no_data_says_so(tmp_path: Path) -> None:
+    (tmp_path / "data.doc").write_text("a,b\n")
+    with pytest.raises(InputError, match=r"data\.doc is no kind of data that is known"):
+        load(str(tmp_path / "data.doc"))
 
 
 def test_folder_is_the_one_given_else_the_variable_else_the_cache(

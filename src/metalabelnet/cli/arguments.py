@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
+from metalabelnet.nets.outside import HUB
 from metalabelnet.train import Run, recipe
 
 if TYPE_CHECKING:
@@ -21,9 +22,19 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 40,80") from None
 
 
+def _count_or_file(text: str) -> int | str:
+    """A clean set by its size, or by the file that names it."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "N"),
     float: (float, "X"),
+    int | None: (int, "N"),
+    float | None: (float, "X"),
     tuple[int, ...]: (_numbers, "N,N"),
 }
 
@@ -46,9 +57,13 @@ def add_run_arguments(parser: argparse.ArgumentParser, leave_out: tuple[str, ...
                 metavar="NAME=VALUE",
                 help=f"one of {text}; repeatable",
             )
+        elif field.name == "meta":
+            parser.add_argument("--meta", type=_count_or_file, metavar="N|FILE", help=f"{text} (small data: 100)")
+        elif field.name == "pretrained":
+            parser.add_argument("--pretrained", nargs="?", const=HUB, metavar="FILE", help=text)
         else:
             kind, metavar = KINDS.get(types[field.name], (str, "NAME"))
-            shown = "" if field.default in (None, "none") else f" (small data: {_shown(field.default)})"
+            shown = "" if field.default in (None, "none", "stop") else f" (small data: {_shown(field.default)})"
             parser.add_argument(
                 f"--{field.name.replace('_', '-')}",
                 type=kind,
@@ -60,6 +75,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, leave_out: tuple[str, ...
 def run_from(args: argparse.Namespace, **changes: Any) -> Run:
     """The run these arguments ask for."""
     given = {f.name: getattr(args, f.name, None) for f in dataclasses.fields(Run)}
+    if isinstance(given["meta"], str):
+        given |= {"meta": None, "meta_file": given["meta"]}
     settings = dict(_pair(text) for text in given["settings"] or ())
     # Of several methods each has settings of its own.
     given["settings"] = settings_of(changes["method"], settings) if "methods" in args else settings

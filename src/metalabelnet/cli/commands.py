@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISES
 from metalabelnet.train import RunFolder
+from metalabelnet.train.export import to_onnx
+from metalabelnet.train.predict import Predictor, Reader
 from metalabelnet.train.prepare import device_of, prepare
 from metalabelnet.train.relabel import relabel
 from metalabelnet.train.several import Job, train_all
@@ -43,7 +46,9 @@ def train(args: argparse.Namespace) -> None:
         console.say(f"{files.path} is finished already")
     else:
         with interruptible() as stop, console.progress() as progress:
-            problem = prepare(run, progress.download)
+            problem = prepare(run, progress.download, progress.samples)
+            for note in problem.notes:
+                console.say(note)
             about = [comparison.describe(run, problem)]
 
             def tell(come: Progress) -> None:
@@ -113,6 +118,44 @@ def labels(args: argparse.Namespace) -> None:
         print(f"{text.count(chr(10)) - 1} rows written to {args.output}")
 
 
+def predict(args: argparse.Namespace) -> None:
+    """Write what a run says about new samples, as they come."""
+    reader = Reader(image=args.image, text=args.text, id=args.id, on_error=args.on_error)
+    predictor = Predictor(args.run, net=args.net, device=args.device)
+    console = Console()
+    failures: list[str] = []
+    with ExitStack() as opened:
+        bars = opened.enter_context(console.progress())
+        beside = None if args.output is None else args.output.with_name(f".{args.output.name}.tmp")
+        if beside is not None:
+            opened.callback(beside.unlink, missing_ok=True)
+        out = sys.stdout if beside is None else opened.enter_context(beside.open("w", encoding="utf-8", newline=""))
+        writer = csv.writer(out, lineterminator="\n")
+        count = 0
+
+        def tell(done: int, total: int) -> None:
+            bars.samples(f"predicting {args.input}", done, total)
+
+        for row in predictor.rows(args.input, reader, tell, failures.append):
+            writer.writerows(
+                [row] if count else [predictor.header(), row]
+            )  # nothing where the first sample is an error
+            count += 1
+        out.flush()
+        if beside is not None:
+            beside.replace(args.output)
+    if failures:
+        console.say(f"{len(failures)} samples left out: {'; '.join(failures[:5])}{' …' if len(failures) > 5 else ''}")
+    if args.output is not None:
+        print(f"{count} rows written to {args.output}")
+
+
+def export(args: argparse.Namespace) -> None:
+    """Write a run's model for other programs."""
+    difference = to_onnx(args.run, args.onnx, net=args.net)
+    print(f"{args.onnx} written; probabilities differ from torch by {difference:.1g} at most")
+
+
 def methods(args: argparse.Namespace) -> None:
     """List the methods, or the settings of one."""
     console = Console()
@@ -142,7 +185,7 @@ def noises(_args: argparse.Namespace) -> None:
 def run_name(run: Run, *, with_method: bool = True) -> str:
     """A folder name that tells runs apart."""
     noise = run.noise.partition(":")[0] + (run.noise.partition(":")[2] if run.noise.count("/") == 0 else "")
-    parts = [Path(run.data).stem, run.method if with_method else "", noise, f"meta{run.meta}"]
+    parts = [Path(run.data).stem, run.method if with_method else "", noise, f"meta{run.meta or ''}"]
     parts += [f"unlabeled{run.unlabeled}"] if run.unlabeled else []
     parts += [f"seed{run.seed}"] if with_method else []
     return "-".join(part for part in parts if part)

@@ -6,11 +6,13 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from metalabelnet import nets
+import torch
+
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, RunFolder
+from metalabelnet.train.estimate import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,22 +23,41 @@ if TYPE_CHECKING:
     from metalabelnet.train.prepare import Problem
     from metalabelnet.train.several import Job, Outcome
 
+UNEVEN = 5
+
 
 def describe(run: Run, problem: Problem) -> str:
-    """What is about to be used, in one line."""
+    """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
     train = problem.train
     unlabeled = int((train.given < 0).sum())
     known = not math.isnan(problem.noise_rate)
     noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
-    net = nets.auto(problem.shape) if run.net == "auto" else run.net
+    net = problem.net_name(run)
     clean = f"{len(problem.clean)} clean to learn from"
     if problem.select is not problem.clean:
         clean += f" and {len(problem.select)} to select on"
     return (
         f"{run.method} on {run.data}: {len(train)} samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
-        + f"{noise}, {clean}, {len(problem.test)} to test; {net} on {train.x.device}"
+        + f"{noise}, {clean}"
+        + (f", {len(problem.test)} to test" if len(problem.test) else "")
+        + f"; {net} on {train.x.device}"
         + (", steps recorded and replayed" if run.records(train.x.device) else "")
+        + f"; {estimate(run, problem)}"
+        + _uneven(problem)
+    )
+
+
+def _uneven(problem: Problem) -> str:
+    """A warning where the largest class has many times the labels of the smallest."""
+    train = problem.train
+    counts = torch.bincount(train.given[train.given >= 0], minlength=len(train.classes)).tolist()
+    least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
+    if counts[most] < UNEVEN * max(1, counts[least]):
+        return ""
+    return (
+        f"\nclasses are uneven: {train.classes[least]!r} has {counts[least]} labels, {train.classes[most]!r} "
+        f"{counts[most]}; accuracy hides how the small ones fare, macro-F1 does not"
     )
 
 
@@ -62,17 +83,24 @@ def show_summary(console: Console, files: RunFolder) -> None:
 
 def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
     """One row a method: mean and spread over seeds. Beside it a picture, and where the runs are."""
-    columns = ["method", "test accuracy", "last epoch", "macro-F1", "right labels", "seconds"]
+    shown = {
+        "test accuracy": "test_accuracy",
+        "last epoch": "test_accuracy_last",
+        "macro-F1": "macro_f1",
+        "right labels": "label_accuracy",
+    }
+    if all(o.summary is None or o.summary["test_accuracy"] is None for o in outcomes):
+        shown = {"clean accuracy": "meta_accuracy"}  # without a test part the held-out clean rows are all there is
+    columns = ["method", *shown, "seconds"]
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
         done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
-        keys = ("test_accuracy", "test_accuracy_last", "macro_f1", "label_accuracy")
-        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in keys]
+        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
         seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
         rows.append([method, *cells, seconds])
-    seeds = len({job.run.seed for job in jobs})
+    seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
     console.print(
-        f"{jobs[0].run.data}, noise {jobs[0].run.noise}, {jobs[0].run.meta} clean samples: per cent, mean over {seeds} "
+        f"{run.data}, noise {run.noise}, {run.meta or 'all'} clean samples: per cent, mean over {seeds} "
         f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
     )
     console.table(columns, rows)

@@ -76,6 +76,7 @@ class Bars:
         self.total, self.shown = total, shown
         self.tasks: dict[int | str, Any] = {}
         self.ended: set[int] = set()
+        self.began: dict[str, tuple[float, int]] = {}
         self.last = time.monotonic()
         if shown is not None and total > 1:
             self.tasks["all"] = shown.add_task("all runs", total=total, told="")
@@ -109,13 +110,28 @@ class Bars:
 
     def download(self, what: str, done: int, total: int) -> None:
         """A download has come this far."""
+        self._count(what, done, total, f"{done / 2**20:.0f}", f"{total / 2**20:.0f} MiB" if total else "MiB")
+
+    def samples(self, what: str, done: int, total: int) -> None:
+        """So many samples are read."""
+        now = time.monotonic()
+        began = self.began.setdefault(what, (now, done))
+        rate = (done - began[1]) / (now - began[0]) if now > began[0] else 0.0
+        of = f"{total} samples" if total else "samples"
+        self._count(what, done, total, f"{done}", of + (f", {rate:.0f} a second" if rate else ""))
+
+    def _count(self, what: str, done: int, total: int, said: str, of: str) -> None:
         if self.shown is not None:
             if what not in self.tasks:
                 self.tasks[what] = self.shown.add_task(what, total=total or None, told="")
-            self.shown.update(self.tasks[what], completed=done, told=f"{done / 2**20:.0f} MiB")
-        elif done == total or time.monotonic() - self.last > 10:
+            self.shown.update(self.tasks[what], completed=done, told=_of(said, of, total))
+        elif 0 < done == total or time.monotonic() - self.last > 10:
             self.last = time.monotonic()
-            print(f"{what}: {done / 2**20:.0f} of {total / 2**20:.0f} MiB", file=sys.stderr, flush=True)
+            print(f"{what}: {_of(said, of, total)}", file=sys.stderr, flush=True)
+
+
+def _of(done: str, of: str, total: int) -> str:
+    return f"{done} of {of}" if total else f"{done} {of}"
 
 
 def _told(progress: Progress) -> tuple[float, str]:

@@ -10,6 +10,7 @@ import metalabelnet
 from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.reproduce import reproduce
+from metalabelnet.data.own import ON_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,9 @@ TRAIN = """examples:
   metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
   metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
   metalabelnet train digits --noise uniform:0.4 --resume          go on after a crash
+  metalabelnet train photos/ --meta checked.csv                   a subfolder per class, a table of checked labels
+  metalabelnet train table.csv --label kind --trusted checked     rows marked in the column checked are clean
+  metalabelnet train photos/ --meta checked.csv --net timm:resnet18 --pretrained
 """
 COMPARE = """examples:
   metalabelnet compare digits --noise uniform:0.4 --seeds 3
@@ -29,6 +33,15 @@ COMPARE = """examples:
 LABELS = """examples:
   metalabelnet labels runs/mine -o labels.csv              the table of the training samples
   metalabelnet labels runs/mine --data new.npz -o new.csv  labels for data that was never seen
+"""
+PREDICT = """examples:
+  metalabelnet predict runs/mine new_photos/ -o predictions.csv
+  metalabelnet predict runs/mine one.jpg
+  metalabelnet predict runs/mine new.csv -o predictions.csv --on-error skip
+"""
+EXPORT = """examples:
+  metalabelnet export runs/mine --onnx model.onnx
+  metalabelnet export runs/mine --onnx model.onnx --net my_nets:make
 """
 REPRODUCE = """examples:
   metalabelnet reproduce --list                                    what there is, and what has been run
@@ -98,6 +111,26 @@ def make_parser() -> argparse.ArgumentParser:
     labels.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     labels.add_argument("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
     labels.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
+
+    predict = command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz", PREDICT)
+    predict.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    predict.add_argument(
+        "input", type=Path, metavar="INPUT", help="an image, a folder of images, a table, an .npz file"
+    )
+    predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    predict.add_argument("--image", metavar="COL", help="column of image paths (default: as in training)")
+    predict.add_argument("--text", metavar="COL", help="column of texts (default: as in training)")
+    predict.add_argument("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
+    predict.add_argument(
+        "--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)"
+    )
+    predict.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
+    predict.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
+
+    export = command("export", commands.export, "write the model of a run for other programs", EXPORT)
+    export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
+    export.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
 
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
 

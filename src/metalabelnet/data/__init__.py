@@ -1,4 +1,4 @@
-"""Data: a table of data sets known by name, and one way to load any of them or an .npz file.
+"""Data: a table of data sets known by name, and one way to load any of them or a person's own.
 
 A reader gives a `DataSet` of `Rows`: images as uint8 (they go to the device once, as they are), tables as
 float32, a given label per row and the true one where it is known.
@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metalabelnet.data import cifar, digits, fashion_mnist, npz
+from metalabelnet.data import cifar, digits, fashion_mnist, npz, own
 from metalabelnet.data.download import Progress, data_folder
+from metalabelnet.data.own import Reading
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DATASETS", "UNLABELED", "DataSet", "Progress", "Rows", "Source", "data_folder", "load"]
+__all__ = ["DATASETS", "PATHS", "UNLABELED", "DataSet", "Progress", "Reading", "Rows", "Source", "data_folder", "load"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Source:
     reference: str
     read: Callable[[Path | None, Progress | None], DataSet]
 
+
+PATHS = "a folder of images, or a .csv, .tsv, .parquet or .npz file"
 
 DATASETS: dict[str, Source] = {
     "digits": Source(
@@ -62,19 +65,24 @@ def load(
     folder: Path | None = None,
     progress: Progress | None = None,
     classes: tuple[str, ...] | None = None,
+    *,
+    reading: Reading | None = None,
+    on_samples: Progress | None = None,
 ) -> DataSet:
-    """The data set with that name, or the one in the .npz file at that path.
+    """The data set with that name, or the one at that path: a folder of images, a table, an .npz file.
 
     `folder` is where a named data set's files are looked for, and where a download is put; without it
     that is `data_folder()`. A path stands for itself. `classes` are the names an .npz file's labels stand for,
-    where they are known from elsewhere.
+    where they are known from elsewhere. `reading` is for folders and tables; `on_samples` hears how many are read.
     """
     if name in DATASETS:
         return DATASETS[name].read(folder, progress)
     path = Path(name)
+    if own.is_own(path):
+        return own.read(path, reading or Reading(), folder, on_samples)
     if path.suffix.lower() == ".npz":
         return npz.read(path, classes=classes)
-    if len(path.parts) > 1:
-        wrong = "is not an .npz file" if path.exists() else "does not exist"
-        raise InputError(f"{name} {wrong}: data is the path of an .npz file, or one of {', '.join(DATASETS)}")
-    raise InputError(f"{unknown('data set', name, DATASETS)}, or the path of an .npz file")
+    if len(path.parts) > 1 or name.endswith("/"):
+        wrong = "is no kind of data that is known" if path.exists() else "does not exist"
+        raise InputError(f"{name} {wrong}: data is {PATHS}, or one of {', '.join(DATASETS)}")
+    raise InputError(f"{unknown('data set', name, DATASETS)}, or the path of {PATHS}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from metalabelnet.data.stored import Samples, Stored
 from metalabelnet.errors import InputError
 
 UNLABELED = -1
@@ -15,7 +17,7 @@ UNLABELED = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Samples and their labels, all tensors on one device.
+    """Samples and their labels, all tensors on one device (samples that memory does not hold: on disk).
 
     x        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables; floating point of
              any other shape is what the network reads, as it is
@@ -26,7 +28,7 @@ class Rows:
     ids      the sample's name in the data it came from
     """
 
-    x: Tensor
+    x: Samples
     given: Tensor
     true: Tensor
     index: Tensor
@@ -46,7 +48,7 @@ class Rows:
         where = positions.to(self.x.device)
         return dataclasses.replace(
             self,
-            x=self.x[where],
+            x=self.x.take(where) if isinstance(self.x, Stored) else self.x[where],
             given=self.given[where],
             true=self.true[where],
             index=self.index[where],
@@ -66,12 +68,18 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What a reader gives: training rows, and test and clean rows where the source has them."""
+    """What a reader gives: training rows, and test and clean rows where the source has them.
+
+    inputs  how a sample becomes numbers, as JSON holds it; None where the source has numbers already
+    notes   what the person should hear: what was guessed, left out, found twice
+    """
 
     name: str
     train: Rows
     test: Rows | None = None
     meta: Rows | None = None
+    inputs: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -90,7 +98,7 @@ def check_labels(labels: Tensor, classes: int, what: str) -> None:
 
 
 def make_rows(
-    x: Tensor,
+    x: Samples,
     given: Tensor,
     *,
     classes: tuple[str, ...],
@@ -108,14 +116,14 @@ def make_rows(
         )
     if len(given) != len(x):
         raise InputError(f"{what}: {len(x)} samples but {len(given)} labels")
-    if x.is_floating_point() and not torch.isfinite(x).all():
+    if isinstance(x, Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
         at = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
         raise InputError(f"{what}: row {at} has a value that is NaN or infinite; fill it in or leave the row out")
     true = torch.full_like(given, UNLABELED) if true is None else true
     check_labels(given, len(classes), f"{what}, labels")
     check_labels(true, len(classes), f"{what}, true labels")
     return Rows(
-        x=x.contiguous(),
+        x=x.contiguous() if isinstance(x, Tensor) else x,
         given=given.long(),
         true=true.long(),
         index=torch.arange(len(x)),

@@ -28,9 +28,9 @@ def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int
     """A clean set balanced over the classes, and the data's test part or one put aside.
 
     The clean set is drawn from the data's clean part, else from the training rows whose truth is known,
-    which are then trained on no more. Where the data has no test part, `test_size` training rows whose truth
-    is known (500 of 1500 or more, else a quarter) are put aside in proportion to the classes, never the
-    last row of a class. Where no training row's truth is known, that test set has no rows.
+    which are then trained on no more; with `meta` 0 it is all of them. Where the data has no test part, `test_size`
+    training rows whose truth is known (500 of 1500 or more, else a quarter) are put aside in proportion to the
+    classes, never the last row of a class. Where no training row's truth is known, that test set has no rows.
     """
     train, test, beside = data.train, data.test, ""
     kept = torch.ones(len(train), dtype=torch.bool)
@@ -44,6 +44,9 @@ def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int
         what = f"training rows with a known true label{beside}"
     else:
         source, free, what = data.meta, _known(data.meta), "clean rows"
+    if meta == 0:
+        _check_every_class(source.true.cpu()[free], data.classes, f"the {what}")
+        meta = len(free)
     chosen = free[_balanced(source.true.cpu()[free], data.classes, meta, what, generator)]
     if source is train:
         kept[chosen] = False

@@ -16,6 +16,7 @@ from torch.nn import functional
 from metalabelnet.core.memory import Found
 from metalabelnet.core.transition import anchor, counted
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods.halves import Halves
 from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
@@ -116,8 +117,8 @@ class Forward(Method):
         way, train, clean = self.settings.transition, self.task.train, self.task.clean
         classes = len(train.classes)
         if way == "anchor":
-            labeled = train.x[train.given != UNLABELED]
-            return anchor(torch.cat([self.logits(x).softmax(1) for x in torch.split(labeled, 1024)]))
+            labeled = train.take((train.given != UNLABELED).nonzero()[:, 0]).x
+            return anchor(torch.cat([self.logits(x).softmax(1) for x in chunks(labeled)]))
         if self.halves is not None:
             return self.halves.estimate().T
         if way == "counted":

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Memory
+from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 
@@ -98,7 +99,7 @@ class GCE(Method):
         after = epoch + 1
         if self.settings.truncated and after >= self.first and (after - self.first) % self.every == 0:
             rows = self.task.train
-            p = torch.cat([self.logits(x).softmax(1) for x in torch.split(rows.x, 1024)])
+            p = torch.cat([self.logits(x).softmax(1) for x in chunks(rows.x)])
             self.memory["kept"].copy_(p.gather(1, rows.given.clamp_min(0)[:, None])[:, 0] > self.settings.k)
 
     def parts(self) -> dict[str, Part]:

@@ -12,6 +12,7 @@ from metalabelnet.core.labelnet import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.stored import chunks
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.seeds import generator
@@ -95,8 +96,7 @@ class MetaLabelNet(Method):
         """g(x) of the training rows, a piece at a time. g is fixed from the end of warm-up on: computed once."""
         if self.features is None:
             assert self.phase2 is not None
-            pieces = torch.split(self.task.train.x, 1024)
-            self.features = [self.phase2.g(to_input(x, self.task.dtype)) for x in pieces]
+            self.features = [self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(self.task.train.x)]
         return self.features
 
     def parts(self) -> dict[str, Part]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.errors import InputError, unknown
+from metalabelnet.nets import outside
 from metalabelnet.nets.cnn8 import CNN8
 from metalabelnet.nets.mlp import MLP
 from metalabelnet.nets.small_cnn import SmallCNN
@@ -46,13 +47,18 @@ NETS: dict[str, NetKind] = {
         takes=lambda shape: len(shape) in (1, 3),
         make=MLP,
     ),
+    "text-mlp": NetKind(
+        summary="two hidden layers, for vectors of texts, which it takes as they are",
+        takes=lambda shape: len(shape) == 1,
+        make=lambda shape, classes: MLP(shape, classes, standardise=False),
+    ),
 }
 
 
-def auto(shape: tuple[int, ...]) -> str:
-    """The network for samples of this shape: MLP for tables, by size for images."""
+def auto(shape: tuple[int, ...], kind: str | None = None) -> str:
+    """The network for samples of this shape and kind: MLPs for tables and texts, by size for images."""
     if len(shape) == 1:
-        return "mlp"
+        return "text-mlp" if kind == "text" else "mlp"
     return "cnn8" if min(shape[1:]) > 28 else "small-cnn" if min(shape[1:]) >= 4 else "mlp"
 
 
@@ -72,12 +78,14 @@ def another(net: nn.Module, *, seed: int) -> nn.Module:
     return copied
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
-    """A new network for samples of this shape, its weights drawn from the seed alone."""
-    if name not in NETS:
-        raise unknown("network", name, NETS)
-    if not NETS[name].takes(shape):
+def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int, pretrained: str | None = None) -> nn.Module:
+    """A new network for samples of this shape, its weights drawn from the seed alone, or pretrained."""
+    if name not in NETS and not outside.is_outside(name):
+        raise unknown("network", name, [*NETS, *outside.OUTSIDE])
+    if name in NETS and not NETS[name].takes(shape):
         raise InputError(f"the network {name} does not take samples of shape {shape}: it is {NETS[name].summary}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return NETS[name].make(shape, classes)
+        if name in NETS:
+            return NETS[name].make(shape, classes)
+        return outside.build(name, shape, classes, pretrained)

@@ -22,6 +22,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.data import Reading
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.train.checkpoint import write_atomically
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Line = dict[str, Any]
 MACHINE = ("data_dir", "device")
+OWN = tuple(field.name for field in dataclasses.fields(Reading))  # how a person's own data is read: not in these runs
 HOW = ("dtype", "engine", "settings", "preset")  # `settings` is in method_settings, and a preset is its values
 SUMMARY = (  # what the settings do not say
     "noise_rate",
@@ -57,7 +59,7 @@ SUMMARY = (  # what the settings do not say
 def settings_of(entry: Entry, **how: Any) -> dict[str, Any]:
     """The settings of an entry's run as they are written down, with no path of this machine in them."""
     run = recipe(**{**entry.fields, **how, "noise": "none"})
-    settings = {name: value for name, value in dataclasses.asdict(run).items() if name not in MACHINE}
+    settings = {name: value for name, value in dataclasses.asdict(run).items() if name not in (*MACHINE, *OWN)}
     source = "probe" if entry.fields["data"] == "digits" else "authors"
     return settings | {"noise": entry.fields["noise"], "noise_probs": source if entry.needs_probs else None}
 

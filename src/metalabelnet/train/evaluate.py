@@ -8,17 +8,19 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.losses import cross_entropy
+from metalabelnet.data.stored import chunks
 
 if TYPE_CHECKING:
     from metalabelnet.data import Rows
+    from metalabelnet.data.stored import Samples
     from metalabelnet.methods import Method
 
 CHUNK = 1024
 
 
-def logits_of(method: Method, x: Tensor) -> Tensor:
+def logits_of(method: Method, x: Samples) -> Tensor:
     """The classifier's logits for all these samples, a chunk at a time."""
-    return torch.cat([method.logits(part) for part in torch.split(x, CHUNK)])
+    return torch.cat([method.logits(part) for part in chunks(x, CHUNK)])
 
 
 def score(method: Method, rows: Rows) -> tuple[float, float]:

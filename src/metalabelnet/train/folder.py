@@ -5,6 +5,7 @@ metrics.jsonl      a line an epoch
 summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
 labels.csv         a row for each training sample
+inputs.json        how samples were made into numbers, for a person's own data
 checkpoint/        while it runs
 """
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
@@ -65,9 +67,9 @@ class RunFolder:
             return
         if not resume:
             raise InputError(f"{self.path} holds a run already: add --resume to go on with it, or choose another --out")
-        self.run()  # refuses what another version has written
-        about = self.about()
-        before, now = _everything(about["run"], about["method_settings"]), _everything(*_settings(run))
+        begun, about = dataclasses.asdict(self.run()), self.about()  # refuses what another version has written
+        before, now = _everything(begun, about["method_settings"]), _everything(*_settings(run))
+        before = json.loads(json.dumps(before))
         for name, value in json.loads(json.dumps(now)).items():
             if value != before.get(name):
                 raise InputError(
@@ -75,12 +77,14 @@ class RunFolder:
                     "resume with the settings it has, or choose another --out"
                 )
 
-    def create(self, run: Run, **facts: Any) -> None:
+    def create(self, run: Run, *, inputs: dict[str, Any] | None = None, **facts: Any) -> None:
         """Make the folder and write down what is about to be done, with facts found on the way."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "run.json").exists():
             fields, settings = _settings(run)
             about = {"run": fields, "method_settings": settings, **facts, "versions": versions(), "commit": commit()}
+            if inputs is not None:
+                self.write("inputs.json", json.dumps(inputs, ensure_ascii=False) + "\n")
             self.write_json("run.json", about)
 
     @contextmanager
@@ -152,7 +156,19 @@ class RunFolder:
             raise InputError(
                 f"{self.path} has no model.safetensors: the run is not finished; go on with it by --resume"
             )
-        return load_file(file, device=str(device))
+        try:
+            return load_file(file, device=str(device))
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{file} is not a model of this program: {str(error).splitlines()[0]}") from error
+
+    def inputs(self) -> dict[str, Any] | None:
+        """How samples were made into numbers, where they were not numbers already."""
+        file = self.path / "inputs.json"
+        try:
+            about: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read: {error}") from error
+        return about
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a small file for people and programs."""

@@ -70,11 +70,13 @@ def settle(
     device = device_of(run)
     test = train.take(torch.arange(0)) if test is None else test
     wrong = (train.given != train.true)[(train.given != UNLABELED) & (train.true != UNLABELED)]
-    rows = {"train": train, "clean": clean, "select": select, "test": test}
     return Settled(
         run=run,
         problem=Problem(
-            **{name: part.to(device) for name, part in rows.items()},
+            train=train.to(device),
+            clean=clean.to(device),
+            select=select.to(device),
+            test=test.to(device),
             noise_rate=float(wrong.double().mean()) if len(wrong) else float("nan"),
         ),
     )

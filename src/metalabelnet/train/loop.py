@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from metalabelnet import nets
 from metalabelnet.data.batches import Batches
+from metalabelnet.data.stored import Stored
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
@@ -29,6 +30,7 @@ from metalabelnet.train.prepare import Problem, prepare
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from metalabelnet.data.batches import Batch
     from metalabelnet.train.settings import Run
 
 
@@ -129,7 +131,8 @@ def training(
     loop = Loop(run, prepare(run) if problem is None else problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
-        files.create(run, classes=loop.problem.train.classes, shape=loop.problem.shape, own_net=own_net)
+        about = {"classes": loop.problem.train.classes, "shape": loop.problem.shape, "own_net": own_net}
+        files.create(run, inputs=loop.problem.inputs, **about)
     with nullcontext() if files is None else files.held():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
@@ -138,12 +141,12 @@ def training(
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
     """The method of a run, with its first network made."""
     device, dtype = problem.train.x.device, run.torch_dtype
-    name = nets.auto(problem.shape) if run.net == "auto" else run.net
+    name = problem.net_name(run)
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
         if net is None:
-            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed)
+            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
         else:
             made = net if k == 0 else nets.another(net, seed=seed)
         # Tensor cores read images with the channels last; anything else is reordered again and again.
@@ -178,7 +181,10 @@ class Loop:
             dtype=run.torch_dtype,
             seed=run.seed,
         )
-        self.engine = Engine(self.method, self.batches.batch, recorded=run.records(device), bf16=run.dtype == "bf16")
+        # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
+        self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)
+        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.streamed else self.batches.batch
+        self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []
@@ -202,8 +208,9 @@ class Loop:
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
-            for picks in self.batches.plan(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses[self.step] = self.engine.step(picks)
+            plan = self.batches.epoch if self.streamed else self.batches.plan
+            for given in plan(self.epoch, labeled_only=labeled_only, start=self.step):
+                self.losses[self.step] = self.engine.step(given)
                 self.step += 1
                 self.seconds = time.monotonic() - began
                 stopping = stop is not None and stop()

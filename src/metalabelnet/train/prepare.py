@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +32,8 @@ class Problem:
     select      clean rows on which the epoch is selected: held out, or the same as `clean`
     test        rows that decide nothing
     noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
+    inputs      how samples were made into numbers, where they were not numbers already
+    notes       what the reader of the data has to say
     """
 
     train: Rows
@@ -39,11 +41,17 @@ class Problem:
     select: Rows
     test: Rows
     noise_rate: float
+    inputs: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
+
+    def net_name(self, run: Run) -> str:
+        """The network: the one that was asked for, or the one for this kind and size of samples."""
+        return nets.auto(self.shape, (self.inputs or {}).get("kind")) if run.net == "auto" else run.net
 
 
 def device_of(run: Run) -> torch.device:
@@ -57,9 +65,10 @@ def device_of(run: Run) -> torch.device:
     return device
 
 
-def prepare(run: Run, progress: Progress | None = None) -> Problem:
+def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | None = None) -> Problem:
     """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone."""
-    data = load(run.data, Path(run.data_dir) if run.data_dir else None, progress)
+    where = Path(run.data_dir) if run.data_dir else None
+    data = load(run.data, where, progress, reading=run.reading(), on_samples=on_samples)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
@@ -84,6 +93,8 @@ def prepare(run: Run, progress: Progress | None = None) -> Problem:
         select=select,
         test=split.test.to(device),
         noise_rate=rate,
+        inputs=data.inputs,
+        notes=data.notes,
     )
 
 
@@ -99,8 +110,9 @@ def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
             scores = whole[train.index]
         else:
             shape = tuple(train.x.shape[1:])
-            name = nets.auto(shape) if run.net == "auto" else run.net
-            net = nets.build(name, shape, len(data.classes), seed=stream_seed(run.seed, "probe"))
+            name = nets.auto(shape, (data.inputs or {}).get("kind")) if run.net == "auto" else run.net
+            seed = stream_seed(run.seed, "probe")
+            net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
             device = device_of(run)
             scores = log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed)
     labels = corrupt(
@@ -122,6 +134,8 @@ def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
     Noise made here is made for the training rows alone.
     """
     noise = Noise.parse(run.noise)
+    if run.own_data and data.meta is not None and noise.kind == "none":
+        return meta.given
     if data.meta is None and run.split == "general":
         if noise.kind == "none":
             return meta.given

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.stored import chunks
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -46,5 +47,5 @@ def log_probabilities(net: nn.Module, rows: Rows, *, augment: str, seed: int) ->
             schedule.step()
     net.eval()
     with torch.no_grad():
-        logits = torch.cat([net(to_input(x, torch.float32)) for x in torch.split(rows.x, 1024)])
+        logits = torch.cat([net(to_input(x, torch.float32)) for x in chunks(rows.x)])
     return logits.double().log_softmax(1).cpu()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.data import load
+from metalabelnet.data.own import is_own
 from metalabelnet.errors import InputError
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.loop import build
-from metalabelnet.train.prepare import Problem, device_of
+from metalabelnet.train.trained import load_method
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from metalabelnet.data import Rows
 
 
@@ -22,6 +21,8 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     """The label table of another data set's training rows."""
     files = RunFolder(folder)
     about = files.about()
+    if is_own(Path(data)):
+        raise InputError(f"a folder or a table goes to another command: metalabelnet predict {folder} {data}")
     classes = tuple(about["classes"])
     rows = load(data, data_dir, classes=classes).train
     if rows.classes != classes:
@@ -31,25 +32,11 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
 
 def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     """The label table of these rows."""
-    # Noise and device were matters of training: their files and cards need not be here.
-    run, about = files.run(noise="none", noise_probs=None, device="auto"), files.about()
-    if about["own_net"] is not None:
-        raise InputError(
-            f"{files.path} was trained with a network of its own ({about['own_net']}), which cannot be rebuilt by "
-            "name: load model.safetensors in Python"
-        )
-    shape = tuple(rows.x.shape[1:])
-    if shape != tuple(about["shape"]):
-        raise InputError(f"samples of shape {shape} do not fit {files.path}, which takes {tuple(about['shape'])}")
-    device = device_of(run)
-    rows = rows.to(device)
-    problem = Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=float("nan"))
-    method = build(run, problem)
-    try:
-        method.load_model(files.model(device))
-    except (RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{files.path / 'model.safetensors'} is not the model of this run: {reason}") from error
+    shape, expected = tuple(rows.x.shape[1:]), tuple(files.about()["shape"])
+    if shape != expected:
+        raise InputError(f"samples of shape {shape} do not fit {files.path}, which takes {expected}")
+    method = load_method(files, rows)
+    rows = method.task.train
     return LabelTable(rows=rows, probabilities=logits_of(method, rows.x).softmax(1), soft_labels=method.soft_labels())
 
 

@@ -9,17 +9,21 @@ import dataclasses
 import math
 from collections.abc import Mapping  # noqa: TC003  (read by get_type_hints)
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
 
-from metalabelnet.data import DATASETS
+from metalabelnet.data import DATASETS, PATHS, Reading
 from metalabelnet.data.augment import AUGMENTS
+from metalabelnet.data.own import ON_ERROR
+from metalabelnet.data.sheet import is_sheet
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS, Schedule
 from metalabelnet.methods.method import CIFAR10_RECIPE
 from metalabelnet.nets import NETS
+from metalabelnet.nets.outside import OUTSIDE, is_outside
 from metalabelnet.noise import Noise
 
 PROTOCOLS = ("default", "paper")
@@ -37,21 +41,37 @@ def _field(default: Any, text: str) -> Any:
 class Run:
     """All settings of a run. The defaults are the recipe for small data; `recipe` gives each data set's own."""
 
-    data: str = _field("digits", "a data set's name, or the path of an .npz file")
+    data: str = _field("digits", f"a data set's name, or the path of {PATHS}")
     data_dir: str | None = _field(None, "folder with the data set's files")
     method: str = _field("metalabelnet", "see `metalabelnet methods`")
     preset: str = _field("paper", "paper: the recipe all methods share; own: what the method's own paper used")
     settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "the method's own settings"})
     noise: str = _field("none", "noise added to the training labels; see `metalabelnet noises`")
     noise_probs: str | None = _field(None, "class probabilities (.npy) for feature noise; without: a probe is trained")
-    meta: int = _field(100, "number of clean samples")
+    meta: int = _field(100, "number of clean samples, or the file that names them; own data: all that are marked")
+    meta_file: str | None = _field(
+        None, "own data: the clean set, a table of ids and labels or a folder like the data's"
+    )
+    trusted: str | None = _field(None, "own data: column that marks clean rows")
+    truth: str | None = _field(None, "own data: column of the right labels where known; guessed where clear")
+    label: str | None = _field(None, "own data: column of the label; guessed where clear, like the next four")
+    image: str | None = _field(None, "own data: column of image paths")
+    text: str | None = _field(None, "own data: column of texts")
+    features: str | None = _field(None, "own data: columns of numbers and categories, separated by commas")
+    id: str | None = _field(None, "own data: column of the samples' names")
+    test: str | None = _field(None, "own data: a folder or table to test on, with right labels")
+    image_size: int | None = _field(None, "own data: side of the square that images become; without: by their sizes")
+    encoder: str | None = _field(None, "own data: a model of sentence-transformers for texts; without: TF-IDF")
+    on_error: str = _field("stop", "own data: what a broken sample does: stop, or skip")
+    memory_limit: float | None = _field(None, "own data: GiB that samples may take, else they stay on disk")
     unlabeled: int = _field(0, "number of training samples whose label is removed")
     split: str = _field("general", "which rows are clean and which are the test: general, or paper (needs a test part)")
     protocol: str = _field(
         "default",
         "epoch selected on a held-out fifth of the clean samples (default) or on all of them (paper)",
     )
-    net: str = _field("auto", f"network: auto, {', '.join(NETS)}")
+    net: str = _field("auto", f"network: auto, {', '.join(NETS)}, {', '.join(OUTSIDE)}")
+    pretrained: str | None = _field(None, "weights to start from, for a network of timm or torchvision: a file, or hub")
     head: str | None = _field(None, "name of the network's last linear layer; without: found by itself")
     epochs: int = _field(30, "epochs in all")
     warmup: int = _field(11, "epochs of warm-up on the given labels")
@@ -67,6 +87,8 @@ class Run:
     engine: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
 
     def __post_init__(self) -> None:
+        if self.data not in ("", *DATASETS) and Path(self.data).is_dir() and not self.data.endswith("/"):
+            object.__setattr__(self, "data", f"{self.data}/")  # a folder is one by its name, wherever the run is read
         _check(self)
         typed = make_settings(self.method, self.settings)  # "1e-3" and 0.001 are one setting
         object.__setattr__(self, "settings", {name: getattr(typed, name) for name in self.settings})
@@ -87,6 +109,16 @@ class Run:
         """How long and how fast."""
         return Schedule(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Schedule)})
 
+    def reading(self) -> Reading:
+        """How a person's own data is read."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(Reading) if f.name != "their_net"}
+        return Reading(**own, their_net=self.net.startswith(("timm:", "torchvision:")))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the data is a person's own folder or table."""
+        return self.data.endswith("/") or is_sheet(Path(self.data))
+
     def method_settings(self) -> Any:
         """The method's own settings, typed and complete."""
         return make_settings(self.method, self.settings)
@@ -105,6 +137,8 @@ def recipe(data: str, **changes: Any) -> Run:
         own = {**CIFAR10_RECIPE, "warmup": 44, "meta": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
         own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
+    elif changes.get("meta_file") or changes.get("trusted"):
+        own = {"meta": 0}
     if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
         published = METHODS[changes.get("method", Run.method)].own
         own |= published
@@ -150,24 +184,40 @@ def _typed(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
 
 def _check(run: Run) -> None:
     """Refuse what cannot be run, before anything is read or written."""
-    if run.data not in (*DATASETS, IN_MEMORY) and not run.data.endswith(".npz"):
-        raise unknown("data set", run.data, [*DATASETS, "the path of an .npz file"])
+    if run.data not in (*DATASETS, IN_MEMORY) and not run.own_data and not run.data.lower().endswith(".npz"):
+        raise unknown("data set", run.data, [*DATASETS, f"the path of {PATHS}"])
     for what, name, known in (
         ("method", run.method, METHODS),
         ("split", run.split, SPLITS),
         ("protocol", run.protocol, PROTOCOLS),
         ("preset", run.preset, PRESETS),
-        ("network", run.net, ("auto", *NETS)),
+        ("network", run.net, (run.net,) if is_outside(run.net) else ("auto", *NETS, *OUTSIDE)),
         ("augmentation", run.augment, AUGMENTS),
         ("dtype", run.dtype, DTYPES),
         ("engine", run.engine, ENGINES),
+        ("way to treat errors", run.on_error, ON_ERROR),
     ):
         if name not in known:
             raise unknown(what, name, known)
     Noise.parse(run.noise)
+    _check_own(run)
     if run.engine == "recorded" and not METHODS[run.method].recordable:
         raise InputError(f"the steps of {run.method} cannot be recorded: use --engine eager, or auto")
     _check_numbers(run)
+
+
+def _check_own(run: Run) -> None:
+    """Refuse what goes with a person's own data only, and a network that has no weights to start from."""
+    given = [f.name for f in dataclasses.fields(Reading) if getattr(run, f.name, f.default) != f.default]
+    if given and not run.own_data:
+        name = given[0].replace("_", "-")
+        raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
+    if run.image_size is not None and not 4 <= run.image_size <= 1024:
+        raise InputError(f"image-size {run.image_size} is not from 4 to 1024")
+    if run.memory_limit is not None and not (math.isfinite(run.memory_limit) and run.memory_limit >= 0):
+        raise InputError(f"memory-limit {run.memory_limit} is not a number of GiB that is 0 or more")
+    if run.pretrained is not None and not run.net.startswith(("timm:", "torchvision:")):
+        raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
 
 
 def _check_numbers(run: Run) -> None:
@@ -175,7 +225,7 @@ def _check_numbers(run: Run) -> None:
         ("epochs", 1),
         ("warmup", 0),
         ("batch_size", 2),
-        ("meta", 1),
+        ("meta", 0 if run.meta_file or run.trusted else 1),
         ("unlabeled", 0),
         ("seed", 0),
     ):

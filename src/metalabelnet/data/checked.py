@@ -1,0 +1,153 @@
+"""The clean set of a person's own data: a file of ids and labels, a folder, or a column that marks rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from metalabelnet.data import listing, sheet
+from metalabelnet.data.stored import chunks
+from metalabelnet.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from metalabelnet.data.listing import Columns, Listing
+    from metalabelnet.data.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean:
+    """A sample whose label is right: one of the data (its position there), or one beside it."""
+
+    id: str
+    label: str
+    position: int | None = None
+    item: Any = None
+
+
+def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
+    """The clean samples that the data marks and the file names; what the file says of a sample counts."""
+    marked = [k for k, trusted in enumerate(data.trusted) if trusted]
+    for k in marked:
+        if not data.labels[k]:
+            raise InputError(f"{data.source}: {data.ids[k]} is trusted but has no label")
+    clean = {k: Clean(id=data.ids[k], label=data.labels[k], position=k) for k in marked}
+    if found.trusted is not None and not marked:
+        raise InputError(f"{data.source}: no row is trusted, {found.trusted!r} is empty or false in all of them")
+    if file is None:
+        return list(clean.values())
+    outside = []
+    for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found):
+        if one.position is None:
+            outside.append(one)
+        elif clean.get(one.position, one).label != one.label and one.position not in marked:
+            raise InputError(f"{file}: {one.id} is there twice, as {clean[one.position].label!r} and as {one.label!r}")
+        else:
+            clean[one.position] = one
+    return [*clean.values(), *outside]
+
+
+def _from_folder(folder: Path, data: Listing) -> list[Clean]:
+    if data.kind != "image":
+        raise InputError(f"{folder} is a folder of images, but {data.source} holds {data.kind}s; give a table")
+    files = listing.from_folder(folder)
+    if "" in files.labels:
+        raise InputError(f"{folder}: {files.ids[files.labels.index('')]} has no label, but a clean sample needs one")
+    here = _places(data)
+    return [
+        Clean(id=name, label=label, item=item, position=here.get(os.path.abspath(item)))  # noqa: PTH100
+        for name, label, item in zip(files.ids, files.labels, files.items, strict=True)
+    ]
+
+
+def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
+    if not sheet.is_sheet(file):
+        raise InputError(f"{file}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
+    names = sheet.header(file)
+    label = found.label if found.label in names else None
+    label = listing.find_columns(file, listing.Columns(label=label), []).label  # guessed, or an error
+    assert label is not None
+    if data.kind == "image" or not set(found.samples) <= set(names):
+        name = _id_column(file, names, label, found)
+        return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data)
+    has_id = found.id if found.id in names else None  # here the samples themselves stand in the file
+    rows = listing.from_sheet(file, listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id))
+    _check_labels(file, rows)
+    here = {name: k for k, name in enumerate(data.ids)} if has_id is not None else {}
+    return [
+        Clean(id=name, label=y, item=item, position=here.get(name))
+        for name, y, item in zip(rows.ids, rows.labels, rows.items, strict=True)
+    ]
+
+
+def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
+    """The column of a clean set's file that says which sample is meant."""
+    others = [name for name in names if name != label]
+    wanted = [found.id, *found.samples] if found.kind == "image" else [found.id]
+    for name in wanted:
+        if name is not None and name in others:
+            return name
+    lower = {name.lower(): name for name in reversed(others)}
+    usual = ("id", "path", "file", "filename", "image", "index", "")
+    name = next((lower[word] for word in usual if word in lower), None)
+    if name is None and len(others) == 1:
+        name = others[0]
+    if name is None:
+        raise InputError(f"{file}: which column says the sample: {', '.join(others)}? call it id")
+    return name
+
+
+def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
+    """The samples of the data that the ids mean; for images also files beside the data."""
+    _check_labels(file, rows)
+    by_id = {listing.normal(name): k for k, name in enumerate(data.ids)}
+    if len(by_id) < len(data.ids):
+        twice = next(name for k, name in enumerate(data.ids) if by_id[listing.normal(name)] != k)
+        raise InputError(f"{data.source}: two samples have the id {twice!r}, so that {file} cannot say which it means")
+    by_path = _places(data) if data.kind == "image" else {}
+    clean = []
+    for name, label in zip(rows.ids, rows.labels, strict=True):
+        position, item = by_id.get(listing.normal(name)), None
+        if position is None and data.kind == "image":
+            for path in (file.parent / name, Path(name)):
+                position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
+                item = path if path.is_file() else item
+        if position is None and item is None:
+            raise InputError(f"{file}: {_no_sample(name, by_id, data.source)}")
+        clean.append(Clean(id=name, label=label, position=position, item=item))
+    return clean
+
+
+def _no_sample(name: str, known: Iterable[str], source: Path) -> str:
+    import difflib
+
+    nearest = difflib.get_close_matches(name, list(known)[:10_000], n=1)
+    return f"there is no sample {name!r} in {source}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+
+
+def _places(data: Listing) -> dict[str, int]:
+    return {os.path.abspath(item): k for k, item in enumerate(data.items)}  # noqa: PTH100
+
+
+def _check_labels(file: Path, rows: Listing) -> None:
+    if "" in rows.labels:
+        raise InputError(f"{file}: {rows.ids[rows.labels.index('')]} has no label, but a clean sample needs one")
+
+
+def unknown_class(name: str, known: Iterable[str], what: str) -> InputError:
+    """A label that the training data does not have."""
+    return InputError(f"{what} labels: {unknown('class', name, known)}; the training labels have no such class")
+
+
+def twins(rows: Rows, train: Tensor, clean: Tensor) -> Tensor:
+    """Which of the training rows hold the same numbers as a clean one."""
+    digests = [hashlib.sha256(row.tobytes()).digest() for chunk in chunks(rows.x) for row in chunk.numpy()]
+    of_clean = {digest for digest, is_clean in zip(digests, clean.tolist(), strict=True) if is_clean}
+    return train & torch.tensor([digest in of_clean for digest in digests])

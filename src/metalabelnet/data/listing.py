@@ -1,0 +1,190 @@
+"""What samples there are, before any of them is read: a folder with a subfolder per class, or the rows of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metalabelnet.data import columns, images, sheet
+from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NO_LABEL_FOLDER = "_unlabeled"
+NO_LABEL = ("", "-1")
+LABEL_NAMES = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
+ID_NAMES = ("id", "index", "")  # the last is what a table's row numbers are called when somebody saves them
+TRUTH_NAMES = ("true", "truth", "true_label")
+LOOKED_AT = 200  # rows, to guess what a column holds
+WORDS = 3  # in half of the cells or more: a column of texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns of a table hold what. `samples` are those a sample is made of."""
+
+    kind: str = "image"
+    samples: tuple[str, ...] = ()
+    label: str | None = None
+    id: str | None = None
+    trusted: str | None = None
+    truth: str | None = None
+    left_out: tuple[str, ...] = ()  # columns nobody asked for that are no use: names, different in every row
+
+    def said(self) -> str:
+        """In words."""
+        held = f"{self.kind} in {self.samples[0]!r}" if self.kind != "table" else f"{len(self.samples)} features"
+        more = [f"{what} in {name!r}" for what in ("label", "id", "truth") if (name := getattr(self, what)) is not None]
+        out = [f"left out: {', '.join(self.left_out)}"] if self.left_out else []
+        return "; ".join([", ".join([held, *more]), *out])
+
+
+@dataclass(kw_only=True)
+class Listing:
+    """Samples with what is known of them: paths or cells, names, labels ("" where there is none)."""
+
+    source: Path
+    kind: str
+    items: list[Any] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    trusted: list[bool] = field(default_factory=list)
+    truth: list[str] = field(default_factory=list)
+
+    def add(self, item: Any, name: str, label: str = "", *, trusted: bool = False, truth: str = "") -> None:
+        """One more."""
+        self.items.append(item)
+        self.ids.append(name)
+        self.labels.append("" if label in NO_LABEL else label)
+        self.trusted.append(trusted)
+        self.truth.append("" if truth in NO_LABEL else truth)
+
+
+def from_folder(path: Path) -> Listing:
+    """Images in a folder: the first subfolder on the way to one is its class, `_unlabeled` stands for none."""
+    listing = Listing(source=path, kind="image")
+    for file in image_files(path):
+        inside = file.relative_to(path)
+        if len(inside.parts) == 1:
+            raise InputError(
+                f"{file} lies beside the folders of the classes; put it into one, or into {path / NO_LABEL_FOLDER}"
+            )
+        label = "" if inside.parts[0] == NO_LABEL_FOLDER else normal(inside.parts[0])
+        listing.add(file, inside.as_posix(), label)
+    if not listing.items:
+        raise InputError(f"{path}: has no images (*{', *'.join(images.SUFFIXES)}) in a subfolder per class")
+    return listing
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All images below a folder, in an order that does not depend on the file system; hidden ones left out."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in files if not name.startswith(".") and images.is_image(Path(name))]
+    return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
+
+
+def from_sheet(path: Path, found: Columns) -> Listing:
+    """The rows of a table."""
+    listing = Listing(source=path, kind=found.kind)
+    named = [found.label, found.id, found.trusted, found.truth]
+    wanted = [*found.samples, *(name for name in named if name is not None)]
+    width = len(found.samples)
+    for number, cells in enumerate(sheet.rows(path, wanted)):
+        values = dict(zip(wanted[width:], cells[width:], strict=True))
+        item = path.parent / cells[0] if found.kind == "image" else cells[:width]
+        own = cells[0] if found.kind == "image" else str(number)
+        listing.add(
+            item,
+            values[found.id] if found.id is not None else own,
+            normal(values[found.label]) if found.label is not None else "",
+            trusted=found.trusted is not None and truthy(values[found.trusted], number, found.trusted, path),
+            truth=normal(values[found.truth]) if found.truth is not None else "",
+        )
+    if not listing.items:
+        raise InputError(f"{path}: has no rows below its first line")
+    return listing
+
+
+def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, needs_label: bool = True) -> Columns:
+    """Which columns hold what: as asked, and guessed where nothing was asked and it is clear."""
+    names = sheet.header(path)
+    for name in (asked.label, asked.id, asked.trusted, asked.truth, *asked.samples, *(features or ())):
+        if name is not None:
+            sheet.column(name, names, path)
+    label = asked.label if asked.label is not None else _named(names, LABEL_NAMES)
+    if label is None and needs_label:
+        raise InputError(f"{path}: which column is the label? name one of {', '.join(names)} with --label")
+    found = dataclasses.replace(
+        asked,
+        label=label,
+        id=asked.id if asked.id is not None else _named(names, ID_NAMES),
+        truth=asked.truth if asked.truth is not None else _named(names, TRUTH_NAMES),
+    )
+    taken = {found.label, found.id, found.trusted, found.truth}
+    if asked.samples:
+        return found
+    if features is not None:
+        return dataclasses.replace(found, kind="table", samples=tuple(features))
+    free = [name for name in names if name not in taken]
+    cells = list(itertools.islice(sheet.rows(path, free), LOOKED_AT)) if free else []
+    by_name = dict(zip(free, zip(*cells, strict=True), strict=True)) if cells else {}
+    return dataclasses.replace(found, **_guess_samples(by_name, path))
+
+
+def without(found: Columns, rows: Listing, places: Sequence[int]) -> tuple[Columns, Listing]:
+    """The same table without some of the columns of its samples."""
+    kept = [k for k in range(len(found.samples)) if k not in places]
+    if not kept:
+        raise InputError(f"{rows.source}: no column is left for a sample; name them with --features")
+    rows.items = [[row[k] for k in kept] for row in rows.items]
+    out = (*found.left_out, *(found.samples[k] for k in places))
+    return dataclasses.replace(found, samples=tuple(found.samples[k] for k in kept), left_out=out), rows
+
+
+def truthy(cell: str, row: int, name: str, path: Path) -> bool:
+    """Whether a row is one to trust."""
+    text = cell.lower()
+    if text in ("1", "1.0", "true", "t", "yes", "y", "x"):
+        return True
+    if text in ("0", "0.0", "false", "f", "no", "n") or columns.is_missing(text):
+        return False
+    raise InputError(f"{path}: row {row} has {cell!r} in the column {name!r}; give 1 or 0, true or false, yes or no")
+
+
+def normal(name: str) -> str:
+    """One spelling of a name: file systems differ in how they write an umlaut."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """The first of the wanted names that is there, in whatever case."""
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in wanted if name in lower), None)
+
+
+def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, Any]:
+    paths = [name for name, values in cells.items() if _share(values, lambda v: images.is_image(Path(v))) > 0.9]
+    texts = [name for name, values in cells.items() if _share(values, lambda v: len(v.split()) >= WORDS) >= 0.5]
+    for kind, candidates in (("image", paths), ("text", texts)):
+        if len(candidates) == 1:
+            return {"kind": kind, "samples": tuple(candidates)}
+        if len(candidates) > 1:
+            raise InputError(f"{path}: which column is the {kind}: {', '.join(candidates)}? name it with --{kind}")
+    names = [name for name, values in cells.items() if columns.is_name(values)]
+    useful = tuple(name for name in cells if name not in names)
+    if not useful:
+        raise InputError(f"{path}: no column is left for a sample; name them with --image, --text or --features")
+    return {"kind": "table", "samples": useful, "left_out": tuple(names)}
+
+
+def _share(values: Sequence[str], test: Any) -> float:
+    said = [value for value in values if value]
+    return sum(map(test, said)) / len(said) if said else 0.0

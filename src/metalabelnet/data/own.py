@@ -1,0 +1,257 @@
+"""Anybody's data from a folder of images or a table: listed, encoded, and parted into training, clean and test rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from metalabelnet.data import checked, columns, images, listing, sheet
+from metalabelnet.data.columns import Table
+from metalabelnet.data.download import data_folder
+from metalabelnet.data.inputs import fill
+from metalabelnet.data.kinds import Images, reason
+from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
+from metalabelnet.data.texts import Texts
+from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from metalabelnet.data.checked import Clean
+    from metalabelnet.data.inputs import Inputs
+    from metalabelnet.data.listing import Columns, Listing
+
+ON_ERROR = ("stop", "skip")
+GIB = 1 << 30
+TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a person's own data is to be read. What is None is found out, and said."""
+
+    image: str | None = None
+    text: str | None = None
+    features: str | None = None
+    label: str | None = None
+    id: str | None = None
+    trusted: str | None = None
+    truth: str | None = None
+    meta_file: str | None = None
+    test: str | None = None
+    image_size: int | None = None
+    on_error: str = "stop"
+    memory_limit: float | None = None
+    encoder: str | None = None
+    their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
+
+
+def is_own(path: Path) -> bool:
+    """Whether this reader is for it."""
+    return path.is_dir() or sheet.is_sheet(path)
+
+
+def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None = None) -> DataSet:
+    """The data set in a folder or a table. `tell` hears how many samples are done."""
+    notes: list[str] = []
+    train, found = _list(path, how, notes)
+    clean = checked.find(train, found, None if how.meta_file is None else Path(how.meta_file))
+    if not clean and not any(train.truth):
+        raise InputError(
+            f"{path}: there is no clean set; name a file of checked labels with --meta FILE, a column that marks "
+            "checked rows with --trusted COL, or a column of right labels with --truth COL"
+        )
+    test = None if how.test is None else _list_test(Path(how.test), how, found)
+    all_of = _together(train, clean, test)
+    learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
+    if not learned_from:
+        raise InputError(f"{path}: all rows are clean, which leaves none to train on; mark fewer")
+    inputs = _fit([all_of.items[k] for k in learned_from], [all_of.ids[k] for k in learned_from], found, how, notes)
+    x, kept, failed = fill(
+        inputs,
+        all_of.items,
+        all_of.ids,
+        limit=_limit(how),
+        folder=data_folder(folder),
+        skip=how.on_error == "skip",
+        tell=None if tell is None else lambda done, total: tell(f"reading {path}", done, total),
+    )
+    if failed:
+        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {_some(failed)}")
+    if not isinstance(x, torch.Tensor):
+        notes.append(f"{x.nbytes / GIB:.2f} GiB of samples are more than memory should hold: read from disk as needed")
+    where, ids = torch.tensor(kept, dtype=torch.long), tuple(all_of.ids[k] for k in kept)
+    given, true, part = all_of.given[where], all_of.true[where], all_of.part[where]
+    rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids)
+    if clean:
+        inside = sum(one.position is not None for one in clean)
+        notes.append(f"{len(clean)} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
+    twins = checked.twins(rows, part == TRAIN, part == CLEAN)
+    if twins.any():
+        examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
+        done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
+        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {_some(examples)}")
+        part[twins & (found.kind != "table")] = LEFT_OUT
+    return DataSet(
+        name=path.stem,
+        train=rows.take((part == TRAIN).nonzero()[:, 0]),
+        meta=rows.take((part == CLEAN).nonzero()[:, 0]) if clean else None,
+        test=rows.take((part == TEST).nonzero()[:, 0]) if test else None,
+        inputs=inputs.to_json(),
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _All:
+    """The samples of all parts, one after the other, with numbers for labels and parts."""
+
+    items: list[Any]
+    ids: list[str]
+    given: Tensor
+    true: Tensor
+    part: Tensor
+    classes: tuple[str, ...]
+
+
+def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
+    """The data's samples, then the clean ones that are not among them, then the test's.
+
+    A row that is trusted has no other label to count wrong ones by; one that was checked in a file has.
+    """
+    inside = [one for one in clean if one.position is not None]
+    outside = [one for one in clean if one.position is None]
+    n, m = len(train.items), len(train.items) + len(outside)
+    items = [*train.items, *(one.item for one in outside), *(test.items if test else [])]
+    names = _classes(train, [one.label for one in clean], test)
+    number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
+    given, true = torch.full((len(items),), UNLABELED), torch.full((len(items),), UNLABELED)
+    given[:n] = torch.tensor([number["" if t else y] for y, t in zip(train.labels, train.trusted, strict=True)])
+    true[:n] = torch.tensor([number[y] for y in train.truth])
+    part = torch.full((len(items),), TRAIN)
+    part[n:m], part[m:] = CLEAN, TEST
+    for place, one in [*((one.position, one) for one in inside), *enumerate(outside, n)]:
+        true[place], part[place] = number[one.label], CLEAN
+    true[m:] = torch.tensor([number[y] for y in test.labels] if test else [])
+    ids = [*train.ids, *(one.id for one in outside), *(test.ids if test else [])]
+    return _All(items=items, ids=ids, given=given, true=true, part=part, classes=names)
+
+
+def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]:
+    if path.is_dir():
+        asked = [
+            name for name in ("image", "text", "features", "label", "id", "trusted", "truth") if getattr(how, name)
+        ]
+        if asked:
+            raise InputError(f"--{asked[0]} names a column of a table, and {path} is a folder; leave it out")
+        return listing.from_folder(path), listing.Columns()
+    if sum(name is not None for name in (how.image, how.text, how.features)) > 1:
+        raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
+    features = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
+    asked_for = listing.Columns(
+        kind="image" if how.image is not None else "text" if how.text is not None else "table",
+        samples=tuple(name for name in (how.image, how.text) if name is not None),
+        label=how.label,
+        id=how.id,
+        trusted=how.trusted,
+        truth=how.truth,
+    )
+    found = listing.find_columns(path, asked_for, features)
+    rows = listing.from_sheet(path, found)
+    if found.kind == "table" and features is None:  # guessed from the first rows; now all are there
+        useless = [k for k in range(len(found.samples)) if _useless([row[k] for row in rows.items])]
+        found, rows = listing.without(found, rows, useless)
+    notes.append(f"{path}: {found.said()}")
+    return rows, found
+
+
+def _useless(cells: Sequence[str]) -> bool:
+    return columns.is_name(cells) or all(map(columns.is_missing, cells))
+
+
+def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
+    if path.is_dir():
+        rows = listing.from_folder(path)
+    else:
+        label = found.label or how.label
+        asked = listing.Columns(kind=found.kind, samples=found.samples, label=label)
+        rows = listing.from_sheet(path, listing.find_columns(path, asked, None))
+    if "" in rows.labels:
+        name = rows.ids[rows.labels.index("")]
+        raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")
+    return rows
+
+
+def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tuple[str, ...]:
+    """The names of the classes: those of the training labels, in the order of the alphabet or of numbers."""
+    known = {*train.labels, *train.truth} - {""}
+    for what, labels in (("clean", clean), ("test", test.labels if test else ())):
+        for name in labels:
+            if name not in known:
+                raise checked.unknown_class(name, known, what)
+    if len(known) < 2:
+        raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
+    labeled = sum(label != "" for label in train.labels)
+    if len(known) > max(20, labeled / 2):
+        raise InputError(
+            f"{train.source}: {len(known)} different labels in {labeled} rows are no classes; "
+            "name the column of the classes with --label"
+        )
+    return tuple(sorted(known, key=_in_order))
+
+
+def _in_order(name: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(name), name
+    except ValueError:
+        return True, 0.0, name
+
+
+def _fit(items: list[Any], ids: list[str], found: Columns, how: Reading, notes: list[str]) -> Inputs:
+    """What samples are read with, fitted to those that are trained on."""
+    if found.kind == "table":
+        return Table.fit(found.samples, items)
+    if found.kind == "text":
+        return Texts.fit(found.samples[0], items, how.encoder)
+    sizes = []
+    for name, result in zip(ids, images.each(images.look, items), strict=True):
+        if not isinstance(result, Exception):
+            sizes.append(result)
+        elif how.on_error != "skip":
+            raise InputError(f"{name} {reason(result)}; repair it, or leave such images out with --on-error skip")
+    if not sizes:
+        raise InputError(f"none of the {len(items)} images can be read")
+    shape = images.choose_shape(sizes, how.image_size, their_net=how.their_net)
+    color = "grey" if shape[0] == 1 else "color"
+    hint = "" if how.image_size else " (--image-size to change)"
+    notes.append(f"images become {shape[2]}×{shape[1]}, {color}{hint}")
+    return Images(shape, found.samples[0] if found.samples else None)
+
+
+def _limit(how: Reading) -> int:
+    """Bytes that samples may take in memory: as given, else half of what is free (4 GiB where nobody can tell)."""
+    if how.memory_limit is not None:
+        return int(how.memory_limit * GIB)
+    free = [4 * GIB]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # Linux: what others hold for later counts as free
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = [1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])]
+    with contextlib.suppress(OSError, ValueError):  # a container's own limit
+        most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(max(0, most - taken))
+    return min(free) // 2
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

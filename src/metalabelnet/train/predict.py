@@ -1,0 +1,158 @@
+"""What a finished run says about new samples, however many there are: they are read, encoded and forgotten."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from metalabelnet.data import images, listing, npz, sheet
+from metalabelnet.data.kinds import Images, from_json
+from metalabelnet.data.stored import chunk_size
+from metalabelnet.errors import InputError
+from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.labels import MOST_COLUMNS, TOP
+from metalabelnet.train.trained import load_method
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from metalabelnet.data.inputs import Inputs
+
+Named = tuple[str, Any]  # a sample's name, and what it is read from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How new samples are to be read: other columns than those the run was trained on, and what an error does."""
+
+    image: str | None = None
+    text: str | None = None
+    id: str | None = None
+    on_error: str = "stop"
+
+
+class Predictor:
+    """The model of a run, with what makes samples into numbers."""
+
+    def __init__(self, folder: Path, *, net: str | None = None, device: str = "auto") -> None:
+        self.files = RunFolder(folder)
+        self.files.summary()  # refuses what is not a finished run
+        about, inputs = self.files.about(), self.files.inputs()
+        self.classes, self.shape = tuple(about["classes"]), tuple(about["shape"])
+        self.inputs: Inputs | None = None
+        if inputs is not None:
+            self.inputs = from_json(inputs, folder / "inputs.json")
+        elif len(self.shape) == 3:
+            self.inputs = Images(self.shape, None)
+        if self.inputs is not None and self.inputs.shape != self.shape:
+            raise InputError(
+                f"{folder}: inputs.json gives samples of shape {self.inputs.shape}, the model takes {self.shape}"
+            )
+        self.method = load_method(self.files, net=net, device=device)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """The probability of each class for samples as they are encoded."""
+        return self.method.logits(x.to(self.method.task.train.x.device)).softmax(1).cpu()
+
+    def header(self) -> list[str]:
+        """The columns of a table of predictions."""
+        if len(self.classes) > MOST_COLUMNS:
+            return ["id", "label", "confidence", *(f"{k}_{n}" for n in range(1, TOP + 1) for k in ("class", "p"))]
+        return ["id", "label", "confidence", *(f"p_{name}" for name in self.classes)]
+
+    def rows(
+        self,
+        source: Path,
+        reader: Reader,
+        on_samples: Callable[[int, int], None] | None = None,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> Iterator[list[str]]:
+        """A row for each sample in a file or folder. `on_samples` hears how many are done, of how many (0: unknown)."""
+        total, found = self._find(source, reader)
+        done = 0
+        if on_samples is not None:
+            on_samples(0, total)
+        for some in _in_chunks(found, chunk_size(self.shape)):
+            names, x = self._encode(some, reader, on_failure)
+            if names:
+                yield from map(self._row, names, self.probabilities(x))
+            done += len(some)
+            if on_samples is not None:
+                on_samples(done, total)
+        if not done:
+            raise InputError(f"{source}: has no samples")
+
+    def _encode(
+        self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None
+    ) -> tuple[list[str], Tensor]:
+        if self.inputs is None or isinstance(some[0][1], torch.Tensor):
+            return [name for name, _ in some], torch.stack([x for _, x in some])
+        names, good = [], []
+        for (name, _), result in zip(some, self.inputs.encode([item for _, item in some]), strict=True):
+            if not isinstance(result, str):
+                names.append(name)
+                good.append(result)
+            elif reader.on_error != "skip":
+                raise InputError(f"{name} {result}; repair it, or leave such samples out with --on-error skip")
+            elif on_failure is not None:
+                on_failure(f"{name} {result}")
+        return names, torch.stack(good) if good else torch.empty(0)
+
+    def _row(self, name: str, p: Tensor) -> list[str]:
+        values = p.double().tolist()
+        best = max(range(len(values)), key=values.__getitem__)
+        row = [name, self.classes[best], f"{values[best]:.6f}"]
+        if len(values) > MOST_COLUMNS:
+            order = sorted(range(len(values)), key=lambda c: -values[c])[:TOP]
+            return row + [cell for c in order for cell in (self.classes[c], f"{values[c]:.6f}")]
+        return row + [f"{value:.6f}" for value in values]
+
+    def _find(self, source: Path, reader: Reader) -> tuple[int, Iterable[Named]]:
+        """The samples of a file or folder, and how many there are where that is known."""
+        kind = None if self.inputs is None else self.inputs.kind
+        if not source.exists():
+            raise InputError(f"{source} does not exist: give a file or folder of samples")
+        if source.suffix.lower() == ".npz":
+            rows = npz.read(source, classes=self.classes).train
+            if tuple(rows.x.shape[1:]) != self.shape:
+                raise InputError(
+                    f"{source}: samples of shape {tuple(rows.x.shape[1:])} do not fit, the model takes {self.shape}"
+                )
+            return len(rows), zip(rows.ids, rows.x, strict=True)  # type: ignore[arg-type]
+        if kind == "image" and source.is_dir():
+            files = listing.image_files(source)
+            if not files:
+                raise InputError(f"{source}: has no images (*{', *'.join(images.SUFFIXES)})")
+            return len(files), ((file.relative_to(source).as_posix(), file) for file in files)
+        if kind == "image" and images.is_image(source):
+            return 1, [(source.name, source)]
+        if sheet.is_sheet(source) and self.inputs is not None:
+            return 0, self._find_rows(source, reader, self.inputs)
+        what = {"image": "an image, a folder of images, a table of paths", None: "an .npz file"}
+        raise InputError(f"{source}: this run is asked about {what.get(kind, 'a table')}")
+
+    def _find_rows(self, source: Path, reader: Reader, inputs: Inputs) -> Iterator[Named]:
+        names = sheet.header(source)
+        columns = inputs.columns
+        if reader.image or reader.text:
+            columns = [str(reader.image or reader.text)]
+        elif not columns:  # the run was trained on a folder of images
+            columns = [listing.find_columns(source, listing.Columns(), None, needs_label=False).samples[0]]
+        id_column = reader.id or next((name for name in names if name.lower() in listing.ID_NAMES), None)
+        wanted = [*columns, *([id_column] if id_column is not None else [])]
+        for number, cells in enumerate(sheet.rows(source, wanted)):
+            item = source.parent / cells[0] if inputs.kind == "image" else cells[: len(columns)]
+            own = cells[0] if inputs.kind == "image" else str(number)
+            yield (cells[-1] if id_column is not None else own), item
+
+
+def _in_chunks(found: Iterable[Named], size: int) -> Iterator[list[Named]]:
+    rest = iter(found)
+    while some := list(itertools.islice(rest, size)):
+        yield some

@@ -1,0 +1,39 @@
+"""The examples run, and end with what they promise."""
+
+import csv
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PROMISES = {
+    "images": r"(\d+) of 30 new pictures right",
+    "table": r"\d+ of \d+ given",
+    "text": r"(\d+) of 30 new texts right",
+}
+
+
+def test_every_example_is_tested() -> None:
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(PROMISES)
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_an_example(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path / "a folder")])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    found = re.search(PROMISES[name], out)
+    assert found, out
+    if name == "table":
+        with (tmp_path / "a folder" / "run" / "labels.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == 800
+        accuracy = re.search(r"^test accuracy +([\d.]+) %", out, re.MULTILINE)
+        assert accuracy
+        assert float(accuracy[1]) > 80  # of the given labels 67 are right
+    else:
+        assert int(found[1]) >= 24

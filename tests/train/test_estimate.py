@@ -1,0 +1,33 @@
+"""The estimate before training: rough, and right in what it depends on."""
+
+from dataclasses import replace
+
+import pytest
+
+from metalabelnet.train.estimate import Estimate, estimate
+from small import small_problem, small_run
+
+
+def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr("metalabelnet.train.estimate._now", lambda _device: float(next(ticks)))  # a step: half a second
+    problem, run = small_problem(), small_run("cross-entropy")
+    plain = estimate(run, problem)
+    assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches
+    assert estimate(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
+    assert estimate(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
+    assert estimate(replace(run, method="metalabelnet"), problem).bytes > 2 * plain.bytes
+    assert estimate(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "said"),
+    [
+        (0.2, 10, "about 1 s and 1 MiB"),
+        (59, 43 << 20, "about 59 s and 43 MiB"),
+        (61, 1234 << 20, "about 2 min and 1.2 GiB"),
+        (7300, 567 << 20, "about 3 h and 570 MiB"),
+    ],
+)
+def test_it_promises_no_digits_it_does_not_have(seconds: float, size: int, said: str) -> None:
+    assert str(Estimate(seconds=seconds, bytes=size)) == said
