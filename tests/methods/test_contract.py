@@ -163,3 +163,12 @@ def test_says_whether_it_reads_clean_rows(name: str) -> None:
     run = small_run(name, settings=own | NOT_FROM_CLEAN.get(name, {}))
     first, second = (Walk(run, dataclasses.replace(problem, clean=rows)).go() for rows in (problem.clean, others))
     assert METHODS[run.method].reads_clean(run.method_settings()) != same(weights(first), weights(second))
+
+
+def test_says_whether_it_reads_given_labels(name: str) -> None:
+    """With other given labels, a method that reads none learns the same."""
+    problem = small_problem()
+    other = dataclasses.replace(problem, train=problem.train.with_given((problem.train.given + 1) % 3))
+    run = small_run(name)
+    first, second = (Walk(run, one).go() for one in (problem, other))
+    assert METHODS[run.method].reads_given != same(weights(first), weights(second))

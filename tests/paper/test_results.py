@@ -56,6 +56,15 @@ def test_the_lines_written_before_there_were_curves_are_taken() -> None:
     assert {one["settings"]["method"] for one in lines} == {"metalabelnet", "fine-tune", "meta-only", "cross-entropy"}
 
 
+def test_a_method_that_reads_no_given_label_is_run_once_for_all_noises(tmp_path: Path) -> None:
+    cells = ("uniform:0.2", "feature:0.6")
+    first, second = (key(entry("cifar10-table", "meta-only", cell=cell)) for cell in cells)
+    assert first == second
+    assert len({key(entry("cifar10-table", "fine-tune", cell=cell)) for cell in cells}) == 2
+    results = store(tmp_path, line(entry("cifar10-table", "meta-only", cell="uniform:0.2"), 73.0))
+    assert results.of(entry("cifar10-table", "meta-only", cell="feature:0.6"))["summary"]["test_accuracy"] == 73.0
+
+
 def test_what_needs_the_epochs_does_not_take_a_line_without(tmp_path: Path) -> None:
     results = store(tmp_path, line(entry("cifar10-table"), 70.0))
     assert results.of(entry("cifar10-table")) is not None

@@ -19,6 +19,7 @@ class MetaOnly(Method):
     reference = "–"
     recordable = True
     needs_clean = True
+    reads_given = False
     learns_from_clean = True
 
     def step(self, batch: Batch) -> Tensor:

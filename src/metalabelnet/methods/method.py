@@ -102,6 +102,7 @@ class Method(ABC):
     learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
     needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
+    reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out
     recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 

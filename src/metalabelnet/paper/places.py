@@ -35,7 +35,7 @@ class Places:
     noise_probs  the authors' class probabilities, from which their feature-dependent noise comes
     human        a folder with the labels people gave, one .npy file a set
     dtype        None: bf16 on CUDA, float32 elsewhere
-    commit       what to write down where the package does not run from a checkout
+    commit       what to write down, where the package does not run from a checkout of it
     """
 
     data_dir: Path | None = None

@@ -71,7 +71,8 @@ def key_of(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | Non
         raise InputError(f"a result is of the unknown method {method!r}")
     own = dataclasses.asdict(make_settings(method, settings.get("settings", {}))) | dict(method_settings or {})
     defaults = {f.name: f.default for f in dataclasses.fields(Run) if f.default is not dataclasses.MISSING}
-    what = {name: value for name, value in (defaults | dict(settings)).items() if name not in (*MACHINE, *HOW)}
+    no_part = (*MACHINE, *HOW) if METHODS[method].reads_given else (*MACHINE, *HOW, "noise", "noise_probs")
+    what = {name: value for name, value in (defaults | dict(settings)).items() if name not in no_part}
     return json.dumps({"kind": kind, "run": what, "method": own}, sort_keys=True)
 
 

@@ -220,7 +220,7 @@ class Runner:
         self._add(task.entry, make_line(task.entry, about=about, failure=sentence))
 
     def _add(self, entry: Entry, line: Line) -> None:
-        self.results.add(line | {"commit": line["commit"] or self.places.commit})
+        self.results.add(line | {"commit": self.places.commit or line["commit"]})
         self.estimate.learn(line)
         self.ended += 1
         of = f"[{self.ended}/{self.total}] " if self.total else ""
