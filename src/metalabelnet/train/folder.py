@@ -4,6 +4,7 @@ run.json           every setting, the versions, the commit
 metrics.jsonl      a line an epoch
 summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
+calibration.json   the temperature of the model's probabilities, and what the label table was made of
 labels.csv         a row for each training sample
 checkpoint/        while it runs
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shutil
@@ -153,6 +155,19 @@ class RunFolder:
                 f"{self.path} has no model.safetensors: the run is not finished; go on with it by --resume"
             )
         return load_file(file, device=str(device))
+
+    def temperature(self) -> float:
+        """What the model's logits are divided by, so that its probabilities mean what they say."""
+        file = self.path / "calibration.json"
+        if not file.is_file():  # a run of an earlier version
+            return 1.0
+        try:
+            temperature = float(json.loads(file.read_text())["temperature"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} is not what a run of this program writes: {error!r}") from error
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"{file}: temperature {temperature} is not a positive number")
+        return temperature
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a small file for people and programs."""

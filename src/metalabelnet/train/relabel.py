@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data import load
 from metalabelnet.errors import InputError
 from metalabelnet.train.evaluate import logits_of
@@ -30,7 +31,7 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
 
 
 def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
-    """The label table of these rows."""
+    """The label table of these rows: new ones have no history, so that it is the calibrated classifier's."""
     # Noise and device were matters of training: their files and cards need not be here.
     run, about = files.run(noise="none", noise_probs=None, device="auto"), files.about()
     if about["own_net"] is not None:
@@ -50,7 +51,8 @@ def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{files.path / 'model.safetensors'} is not the model of this run: {reason}") from error
-    return LabelTable(rows=rows, probabilities=logits_of(method, rows.x).softmax(1), soft_labels=method.soft_labels())
+    p = at_temperature(logits_of(method, rows.x), files.temperature())
+    return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())
 
 
 def _some(names: tuple[str, ...]) -> str:
