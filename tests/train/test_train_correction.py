@@ -1,6 +1,7 @@
 """Corrected labels: the rule, its history, and what is measured of them."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import torch
 from tiny import CLASSES, samples, tiny_run, write_npz
 from torch import Tensor
 
+from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.correction import History, corrected, judge
+from metalabelnet.train.correction import History, clean_rows, corrected, judge
 from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.prepare import prepare
+from metalabelnet.train.loop import build
+from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision, class_accuracy, label_quality
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `small`
@@ -27,17 +30,29 @@ def test_the_verdict_is_the_rule() -> None:
     verdict = judge(P, GIVEN)
     assert verdict.label.tolist() == [0, 0, 2, 0]
     assert verdict.confidence.tolist() == [0.7, 0.6, 0.8, 0.4]
-    assert verdict.suspect.tolist() == [False, True, False, True]
     assert verdict.suspicion[[0, 1, 3]].tolist() == pytest.approx([0.3, 0.7, 0.75])
     assert verdict.suspicion[2].isnan()
+    assert verdict.suspect.tolist() == [False, True, False, True]  # 0.3 + 0.7 + 0.75 are expected to be wrong: two
+
+
+def test_suspects_are_the_most_suspicious_whatever_suspicion_is() -> None:
+    verdict = judge(P, GIVEN, torch.tensor([0.9, 0.2, 1.0, 0.4], dtype=torch.float64))
+    assert verdict.suspect.tolist() == [True, False, False, True]
+    assert verdict.suspicion[:2].tolist() == [0.9, 0.2]
+    assert verdict.suspicion[2].isnan()  # it has no label that could be wrong
+    certain = torch.eye(3)[[0, 1, 2, 2]]
+    assert not judge(certain, GIVEN).suspect.any()
+    unlabeled = judge(P, torch.full((4,), -1))
+    assert not unlabeled.suspect.any()
 
 
 class Said:
     """A method whose classifier says what it is told, an epoch after the other."""
 
-    def __init__(self, *epochs: Tensor) -> None:
-        self.epochs = iter(epochs)
-        self.now = next(self.epochs)
+    learns_from_clean = True  # so that the held-out rows alone decide
+
+    def __init__(self) -> None:
+        self.now = torch.empty(0)
 
     def logits(self, x: Tensor) -> Tensor:
         return self.now[: len(x)]
@@ -45,42 +60,74 @@ class Said:
 
 def looked(looks: int, *epochs: Tensor) -> History:
     rows = blobs(12, seed=0)
-    history, method = History(looks, len(epochs)), Said(*epochs)
+    problem = Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
+    history, method = History(looks, len(epochs)), Said()
     for epoch, logits in enumerate(epochs):
         method.now = logits
         if history.due(epoch):
-            history.look(method, rows, rows, epoch)  # type: ignore[arg-type]
+            history.look(method, problem, epoch)  # type: ignore[arg-type]
     return history
 
 
 def opinions(sharpness: float, seed: int, wrong: int = 0) -> Tensor:
     """Logits of twelve blobs, whose class is i mod 3, with so many of them wrong."""
-    true = torch.arange(12) % 3
-    said = torch.where(torch.arange(12) < wrong, (true + 1) % 3, true)
+    said = torch.where(torch.arange(12) < wrong, (TRUE + 1) % 3, TRUE)
     noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return sharpness * torch.nn.functional.one_hot(said, 3) + noise
 
 
+TRUE = torch.arange(12) % 3
+EPOCHS = [opinions(1, 0), opinions(3, 1), opinions(3, 2), opinions(3, 3, wrong=9), opinions(3, 4, wrong=12)]
+
+
 def test_the_mean_ends_where_the_clean_samples_are_likeliest() -> None:
-    epochs = [opinions(1, 0), opinions(3, 1), opinions(3, 2), opinions(3, 3, wrong=9), opinions(3, 4, wrong=12)]
-    best = looked(5, *epochs).best
+    best = looked(5, *EPOCHS).best
     assert best is not None
     assert best["epoch"] == 2
-    torch.testing.assert_close(best["mean"], torch.stack([e.softmax(1) for e in epochs[:3]]).mean(0))
+    mean = torch.stack([e.softmax(1) for e in EPOCHS[:3]]).mean(0)
+    powered = mean ** (1 / best["temperature"])
+    torch.testing.assert_close(best["p"], powered / powered.sum(1, keepdim=True))
+
+
+def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
+    """By a naive loop over the epochs, with the weights of the whole run known."""
+    losses, p_y = [], []
+    for E in range(5):
+        log_mean = torch.stack([e.softmax(1) for e in EPOCHS[: E + 1]]).mean(0).log()
+        t, loss = calibrated(log_mean, TRUE)
+        losses.append(loss)
+        p_y.append((log_mean / t).softmax(1)[range(12), TRUE])
+    w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
+    expected = 1 - sum(weight * p for weight, p in zip(w, p_y, strict=True)) / sum(w)
+    found = corrected(looked(5, *EPOCHS), EPOCHS[4], TRUE, EPOCHS[4], TRUE, 4)
+    torch.testing.assert_close(found.suspicion, expected)
+    assert found.epochs == (0, 2)
 
 
 def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
-    true = torch.arange(12) % 3
     history = looked(2, opinions(0.1, 0, wrong=6), opinions(0.1, 1, wrong=6))
+    assert history.best is not None
     good, bad = opinions(6, 2), opinions(0.1, 3, wrong=9)
-    found = corrected(history, good, good, true, 7)
+    found = corrected(history, good, TRUE, good, TRUE, 7)
     assert found.epochs == (7, 7)
     torch.testing.assert_close(found.p, (good / found.temperature).softmax(1))
-    found = corrected(history, bad, bad, true, 7)
-    assert found.epochs[0] == 0
-    assert torch.equal(found.p.argmax(1), history.best["mean"].argmax(1))  # type: ignore[index]
-    alone = corrected(History(0, 9), bad, bad, true, 8)
+    found = corrected(history, bad, TRUE, bad, TRUE, 7)
+    assert found.epochs == (0, history.best["epoch"])
+    assert torch.equal(found.p, history.best["p"])
+    alone = corrected(History(0, 9), bad, TRUE, bad, TRUE, 8)
     assert alone.epochs == (8, 8)
+    torch.testing.assert_close(alone.suspicion, 1 - alone.p[range(12), TRUE])
+
+
+@pytest.mark.parametrize(("method", "rows"), [("metalabelnet", 18), ("cross-entropy", 18), ("fine-tune", 4)])
+def test_clean_rows_whose_labels_were_learned_are_no_evidence(method: str, rows: int, tmp_path: Path) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), method)
+    problem = prepare(run)
+    x, true = clean_rows(build(run, problem), problem)
+    assert len(x) == len(true) == rows
+    assert torch.equal(x[:4], problem.select.x)
+    paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
+    assert len(clean_rows(build(run, paper), paper)[0]) == 18
 
 
 @pytest.mark.parametrize(("looks", "epochs"), [(30, 30), (30, 120), (7, 120), (1, 5), (0, 9), (50, 3)])
@@ -99,7 +146,7 @@ def test_a_run_takes_the_better_and_says_which(tmp_path: Path) -> None:
     result = train(run, folder=tmp_path / "run")
     about = json.loads((tmp_path / "run" / "calibration.json").read_text())
     assert about["temperature"] == RunFolder(tmp_path / "run").temperature() == result.summary["temperature"]
-    assert about["samples"] == len(prepare(run).select)
+    assert about["samples"] == 18  # held out or not, MetaLabelNet's classifier is not taught their labels
     first, last = about["labels"]["epochs"]
     assert 0 <= first <= last < 5
     assert about["labels"]["loss"] <= about["loss"]

@@ -27,18 +27,20 @@ TOP = 5
 class LabelTable:
     """A row for each sample.
 
-    `label`, `confidence`, `suspect` and `suspicion` follow from the probabilities by the rule in `correction`; a
-    sample without a given label has no suspicion. The soft labels of the method, where it makes some, stand beside
-    them; they teach the classifier and are not the better guess.
+    `label`, `confidence`, `suspect` and `suspicion` are those of the rule in `correction`. Where no suspicion is known
+    from the history of a run, it is 1 − the probability of the given label; a sample without a label has none. The
+    soft labels of the method, where it makes some, stand beside them; they teach the classifier and are not the better
+    guess.
     """
 
     rows: Rows
     probabilities: Tensor
+    suspicion: Tensor | None = None
     soft_labels: Tensor | None = None
 
     def verdict(self) -> Verdict:
         """What the table says of each sample, as tensors."""
-        return judge(self.probabilities, self.rows.given)
+        return judge(self.probabilities, self.rows.given, self.suspicion)
 
     def columns(self) -> list[str]:
         """The names of the columns."""
@@ -53,7 +55,7 @@ class LabelTable:
         """The rows, in the order of the columns."""
         names = [*self.rows.classes, ""]  # the last is what −1 means: no label
         p = self.probabilities.cpu().double().numpy()
-        verdict = judge(self.probabilities.cpu().double(), self.rows.given.cpu())
+        verdict = self.verdict()
         best, suspects, suspicion = (part.tolist() for part in (verdict.label, verdict.suspect, verdict.suspicion))
         given, true = self.rows.given.tolist(), self.rows.true.tolist()
         soft = None if self.soft_labels is None else self.soft_labels.cpu().double().numpy()

@@ -21,7 +21,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
-from metalabelnet.train.correction import History, corrected
+from metalabelnet.train.correction import History, clean_rows, corrected
 from metalabelnet.train.engine import Engine, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
@@ -218,7 +218,7 @@ class Loop:
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
         if self.looked.due(self.epoch):
-            self.looked.look(self.method, self.problem.train, self.problem.select, self.epoch)
+            self.looked.look(self.method, self.problem, self.epoch)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
@@ -287,12 +287,18 @@ class Loop:
         assert self.best is not None
         self.method.load_model(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
-        logits, select = (logits_of(self.method, rows.x) for rows in (problem.train, problem.select))
-        found = corrected(self.looked, logits, select, problem.select.true, epoch)
-        labels = LabelTable(rows=problem.train, probabilities=found.p, soft_labels=self.best["soft_labels"])
+        clean, true = clean_rows(self.method, problem)
+        logits, clean_logits = logits_of(self.method, problem.train.x), logits_of(self.method, clean)
+        found = corrected(self.looked, logits, problem.train.given, clean_logits, true, epoch)
+        labels = LabelTable(
+            rows=problem.train,
+            probabilities=found.p,
+            suspicion=found.suspicion,
+            soft_labels=self.best["soft_labels"],
+        )
         calibration = {
-            **calibrated(select, problem.select.true)._asdict(),
-            "samples": len(problem.select),
+            **calibrated(clean_logits, true)._asdict(),
+            "samples": len(true),
             "labels": {"epochs": found.epochs, "temperature": found.temperature, "loss": found.loss},
         }
         summary = self.summary(labels, logits.argmax(1), calibration["temperature"])

@@ -30,7 +30,7 @@ def auroc(score: Tensor, positive: Tensor) -> float | None:
     n, hits = len(positive), int(positive.sum())
     if hits in (0, n):
         return None
-    _, group, size = score.double().unique(return_inverse=True, return_counts=True)
+    group, size = _levels(score)
     rank = size.cumsum(0) - (size - 1) / 2  # ties share the mean of their ranks, which count from 1
     above = rank[group][positive].sum() - hits * (hits + 1) / 2
     return float(above / (hits * (n - hits)))
@@ -43,9 +43,15 @@ def average_precision(score: Tensor, positive: Tensor) -> float | None:
     """
     if not positive.any():
         return None
-    _, group, size = score.double().neg().unique(return_inverse=True, return_counts=True)
+    group, size = _levels(-score)
     hits = torch.zeros(len(size), dtype=torch.float64, device=size.device).index_add_(0, group, positive.double())
     return float((hits / hits.sum() * hits.cumsum(0) / size.cumsum(0)).sum())
+
+
+def _levels(score: Tensor) -> tuple[Tensor, Tensor]:
+    """The different scores from the lowest up: which of them each sample has, and how many samples each has."""
+    _, group, size = torch.unique(score.double(), return_inverse=True, return_counts=True)
+    return group, size
 
 
 def label_quality(labels: LabelTable) -> dict[str, Any]:
