@@ -13,7 +13,7 @@ from torch import Tensor
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.correction import History, clean_rows, corrected, judge
+from metalabelnet.train.correction import Candidate, History, better, candidate, clean_rows, corrected, judge
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem, prepare
@@ -80,43 +80,60 @@ TRUE = torch.arange(12) % 3
 EPOCHS = [opinions(1, 0), opinions(3, 1), opinions(3, 2), opinions(3, 3, wrong=9), opinions(3, 4, wrong=12)]
 
 
-def test_the_mean_ends_where_the_clean_samples_are_likeliest() -> None:
+def mean_of(*epochs: Tensor) -> Tensor:
+    return torch.stack([e.softmax(1) for e in epochs]).mean(0)
+
+
+def test_the_mean_grows_while_it_is_better_beyond_doubt() -> None:
     best = looked(5, *EPOCHS).best
     assert best is not None
-    assert best["epoch"] == 2
-    mean = torch.stack([e.softmax(1) for e in EPOCHS[:3]]).mean(0)
-    powered = mean ** (1 / best["temperature"])
-    torch.testing.assert_close(best["p"], powered / powered.sum(1, keepdim=True))
+    assert best.epochs == (0, 1)  # a third epoch as good as the second adds nothing that twelve samples could show
+    powered = mean_of(*EPOCHS[:2]) ** (1 / best.temperature)
+    torch.testing.assert_close(best.p, powered / powered.sum(1, keepdim=True))
+    worse = looked(2, EPOCHS[1], EPOCHS[4]).best
+    assert worse is not None
+    assert worse.epochs == (0, 0)
+
+
+def test_better_is_by_more_than_two_standard_errors() -> None:
+    """Differences 1 ± d have the mean 1 and the standard error d√(n/(n − 1))/√n."""
+    d = torch.tensor([1.0, -1.0] * 50, dtype=torch.float64)
+    than = torch.full((100,), 7.0, dtype=torch.float64)
+    for spread, expected in ((4.9, True), (5.1, False)):  # 2 · 5 · √(100/99)/10 = 1.005
+        assert better(than - 1 + spread * d, than) is expected
+    assert not better(than, than)
+    assert better(than[:1] - 0.1, than[:1])
 
 
 def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
     """By a naive loop over the epochs, with the weights of the whole run known."""
     losses, p_y = [], []
     for E in range(5):
-        log_mean = torch.stack([e.softmax(1) for e in EPOCHS[: E + 1]]).mean(0).log()
+        log_mean = mean_of(*EPOCHS[: E + 1]).log()
         t, loss = calibrated(log_mean, TRUE)
         losses.append(loss)
         p_y.append((log_mean / t).softmax(1)[range(12), TRUE])
     w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
     expected = 1 - sum(weight * p for weight, p in zip(w, p_y, strict=True)) / sum(w)
-    found = corrected(looked(5, *EPOCHS), EPOCHS[4], TRUE, EPOCHS[4], TRUE, 4)
-    torch.testing.assert_close(found.suspicion, expected)
-    assert found.epochs == (0, 2)
+    _, suspicion = corrected(looked(5, *EPOCHS), alone(EPOCHS[4]), TRUE)
+    torch.testing.assert_close(suspicion, expected)
+
+
+def alone(logits: Tensor) -> Candidate:
+    return candidate(logits, logits, TRUE, (7, 7))
 
 
 def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
     history = looked(2, opinions(0.1, 0, wrong=6), opinions(0.1, 1, wrong=6))
     assert history.best is not None
     good, bad = opinions(6, 2), opinions(0.1, 3, wrong=9)
-    found = corrected(history, good, TRUE, good, TRUE, 7)
+    found, _ = corrected(history, alone(good), TRUE)
     assert found.epochs == (7, 7)
     torch.testing.assert_close(found.p, (good / found.temperature).softmax(1))
-    found = corrected(history, bad, TRUE, bad, TRUE, 7)
-    assert found.epochs == (0, history.best["epoch"])
-    assert torch.equal(found.p, history.best["p"])
-    alone = corrected(History(0, 9), bad, TRUE, bad, TRUE, 8)
-    assert alone.epochs == (8, 8)
-    torch.testing.assert_close(alone.suspicion, 1 - alone.p[range(12), TRUE])
+    assert corrected(history, alone(bad), TRUE)[0] is history.best
+    found, suspicion = corrected(History(0, 9), alone(bad), TRUE)
+    assert found.epochs == (7, 7)
+    torch.testing.assert_close(suspicion, 1 - found.p[range(12), TRUE])
 
 
 @pytest.mark.parametrize(("method", "rows"), [("metalabelnet", 18), ("cross-entropy", 18), ("fine-tune", 4)])
@@ -149,7 +166,7 @@ def test_a_run_takes_the_better_and_says_which(tmp_path: Path) -> None:
     assert about["samples"] == 18  # held out or not, MetaLabelNet's classifier is not taught their labels
     first, last = about["labels"]["epochs"]
     assert 0 <= first <= last < 5
-    assert about["labels"]["loss"] <= about["loss"]
+    assert about["labels"]["samples"] == 18
     torch.testing.assert_close(result.labels.probabilities.sum(1), torch.ones(62))
     assert result.summary["right_after"] == pytest.approx(
         100

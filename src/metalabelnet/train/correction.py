@@ -4,7 +4,7 @@ The rule, for a sample x with given label y:
 
     p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E, to the power 1/t, normalised
     L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least
-    p           p_E with the least L_E
+    p           the first p_E, until another has a lower loss by more than two standard errors, and so on
 
     label       argmax p(x)
     confidence  max p(x)
@@ -12,12 +12,13 @@ The rule, for a sample x with given label y:
     suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x))
 
 Why the mean: a network learns what samples have in common before it learns single labels by heart, and the mean
-remembers what it said before. When it begins to learn by heart, clean samples get less likely, and that ends the mean.
-For suspicion it matters too how late a given label was learned, so that later means have a part in it: as large as
-their loss is near the least, by the order of its standard error, 1/√n.
+remembers what it said before. Why two standard errors (of the difference, sample by sample): labels learned by heart
+are not seen on clean samples, so that of two means these cannot tell apart the earlier is the safer. For suspicion it
+matters too how late a given label was learned; later means have a part in it, as large as their loss is near the least
+on the scale of its standard error, 1/√n.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
-The epoch selected for the model is a candidate for p as well: that epoch alone, with its own t.
+The epoch selected for the model is the last to be compared with p: that epoch alone, with its own t.
 
 What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
 """
@@ -28,6 +29,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from metalabelnet.core.calibration import at_temperature, calibrated
 from metalabelnet.train.evaluate import logits_of
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.prepare import Problem
 
 LEAST = 1e-12  # a probability that single precision has lost
+STANDARD_ERRORS = 2.0
 
 
 class Verdict(NamedTuple):
@@ -76,6 +79,34 @@ def clean_rows(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
     return torch.cat([rows.x for rows in parts]), torch.cat([rows.true for rows in parts])
 
 
+def better(losses: Tensor, than: Tensor) -> bool:
+    """Whether losses of the same samples are lower by more than two standard errors of the mean difference."""
+    gain = (than - losses).double()
+    error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    return float(gain.mean()) > STANDARD_ERRORS * error
+
+
+class Candidate(NamedTuple):
+    """p of every training row, where it is from — first and last epoch, t —, and its loss on each clean row."""
+
+    p: Tensor
+    epochs: tuple[int, int]
+    temperature: float
+    losses: Tensor
+
+    def about(self) -> dict[str, Any]:
+        """Where it is from and how good it is, for a file."""
+        loss, samples = float(self.losses.mean()), len(self.losses)
+        return {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
+
+
+def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> Candidate:
+    """From the logits (or log-probabilities) of training and clean rows, calibrated on the latter."""
+    t, _ = calibrated(clean, true)
+    losses = functional.cross_entropy(clean.double() / t, true, reduction="none")
+    return Candidate(at_temperature(train, t), epochs, t, losses)
+
+
 class History:
     """The running mean of the classifier's probabilities, the best such mean so far, and the weighted sum of all.
 
@@ -87,8 +118,9 @@ class History:
         self.sum: Tensor | None = None  # of the probabilities of the training rows
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
-        self.best: dict[str, Any] | None = None
-        self.belief: Tensor | None = None  # Σ_E w_E p_E,y, with the weight of the best mean 1
+        self.best: Candidate | None = None
+        self.least = math.inf  # L_E so far
+        self.belief: Tensor | None = None  # Σ_E w_E p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
 
     def due(self, epoch: int) -> bool:
@@ -102,51 +134,40 @@ class History:
         self.sum = train if self.sum is None else self.sum + train
         self.clean = clean if self.clean is None else self.clean + clean
         self.count += 1
-        t, loss = calibrated(_log(self.clean / self.count), true)
-        p = at_temperature(_log(self.sum / self.count), t)
-        least = loss if self.best is None else min(loss, self.best["loss"])
-        before = 0.0 if self.best is None else math.exp(-math.sqrt(len(true)) * (self.best["loss"] - least))
-        now = math.exp(-math.sqrt(len(true)) * (loss - least))
-        p_y = given_probability(p, problem.train.given)
-        self.belief = now * p_y + (0 if self.belief is None else before * self.belief)
+        new = candidate(_log(self.sum / self.count), _log(self.clean / self.count), true, (0, epoch))
+        self._believe(new, problem.train.given)
+        if self.best is None or better(new.losses, self.best.losses):
+            self.best = new
+
+    def _believe(self, new: Candidate, given: Tensor) -> None:
+        """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
+        loss, scale = float(new.losses.mean()), math.sqrt(len(new.losses))
+        least = min(loss, self.least)
+        now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
+        p_y = now * given_probability(new.p, given)
+        self.belief = p_y if self.belief is None else p_y + before * self.belief
         self.weight = now + before * self.weight
-        if self.best is None or loss < self.best["loss"]:
-            self.best = {"p": p, "epoch": epoch, "temperature": t, "loss": loss}
+        self.least = least
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on from here."""
-        return {name: getattr(self, name) for name in ("sum", "clean", "count", "best", "belief", "weight")}
+        state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight")}
+        return state | {"best": None if self.best is None else self.best._asdict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
+        best = state.pop("best")
+        self.best = None if best is None else Candidate(**best)
         for name, value in state.items():
             setattr(self, name, value)
 
 
-class Corrected(NamedTuple):
-    """p and suspicion of every training row, and where p is from: first and last epoch, t, and the clean loss."""
-
-    p: Tensor
-    suspicion: Tensor
-    epochs: tuple[int, int]
-    temperature: float
-    loss: float
-
-
-def corrected(history: History, logits: Tensor, given: Tensor, clean: Tensor, true: Tensor, epoch: int) -> Corrected:
-    """The better of the best mean and the selected epoch alone, and the suspicion of all means.
-
-    logits  (N, C) of the training rows at the selected epoch; `given` are their labels
-    clean   (n, C) of the clean rows at that epoch; `true` are their classes
-    """
-    t, loss = calibrated(clean, true)
-    p, best = at_temperature(logits, t), history.best
-    if best is None or history.belief is None:
-        return Corrected(p, 1 - given_probability(p, given), (epoch, epoch), t, loss)
-    suspicion = 1 - history.belief / history.weight
-    if loss <= best["loss"]:
-        return Corrected(p, suspicion, (epoch, epoch), t, loss)
-    return Corrected(best["p"], suspicion, (0, best["epoch"]), best["temperature"], best["loss"])
+def corrected(history: History, selected: Candidate, given: Tensor) -> tuple[Candidate, Tensor]:
+    """The selected epoch alone or, unless that is better, the best mean; and the suspicion of all means."""
+    if history.best is None or history.belief is None:
+        return selected, 1 - given_probability(selected.p, given)
+    found = selected if better(selected.losses, history.best.losses) else history.best
+    return found, 1 - history.belief / history.weight
 
 
 def _log(p: Tensor) -> Tensor:

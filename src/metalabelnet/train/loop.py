@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet import nets
-from metalabelnet.core.calibration import at_temperature, calibrated
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import Batches
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
-from metalabelnet.train.correction import History, clean_rows, corrected
+from metalabelnet.train.correction import History, candidate, clean_rows, corrected
 from metalabelnet.train.engine import Engine, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
@@ -288,19 +288,13 @@ class Loop:
         self.method.load_model(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
         clean, true = clean_rows(self.method, problem)
-        logits, clean_logits = logits_of(self.method, problem.train.x), logits_of(self.method, clean)
-        found = corrected(self.looked, logits, problem.train.given, clean_logits, true, epoch)
+        logits = logits_of(self.method, problem.train.x)
+        selected = candidate(logits, logits_of(self.method, clean), true, (epoch, epoch))
+        found, suspicion = corrected(self.looked, selected, problem.train.given)
         labels = LabelTable(
-            rows=problem.train,
-            probabilities=found.p,
-            suspicion=found.suspicion,
-            soft_labels=self.best["soft_labels"],
+            rows=problem.train, probabilities=found.p, suspicion=suspicion, soft_labels=self.best["soft_labels"]
         )
-        calibration = {
-            **calibrated(clean_logits, true)._asdict(),
-            "samples": len(true),
-            "labels": {"epochs": found.epochs, "temperature": found.temperature, "loss": found.loss},
-        }
+        calibration = {**selected.about(), "labels": found.about()}
         summary = self.summary(labels, logits.argmax(1), calibration["temperature"])
         if self.files is not None:
             self.files.write_model(self.best["model"])
