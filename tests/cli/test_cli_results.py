@@ -44,7 +44,7 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     with (here / "run" / "labels.csv").open(encoding="utf-8") as file:
         suspects = sum(row["suspect"] == "1" for row in csv.DictReader(file))
     assert summary["suspects"] == suspects
-    assert f"{suspects} of 48 given labels differ" in said.out
+    assert f"{suspects} of 48 given labels; suspicion has AUROC" in said.out
     assert said.out.splitlines()[-1].split() == ["run", "folder", "run"]
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
-from metalabelnet.train import train
+from metalabelnet.train import RunFolder, train
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.relabel import relabel
 
-FIRST = ["index", "id", "given", "label", "confidence", "suspect", "true"]
+FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -27,14 +27,14 @@ def read(text: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
+    """A finished run whose table is made of the selected epoch alone, as for new data."""
     place = tmp_path_factory.mktemp("labels")
-    train(tiny_run(write_npz(place / "tiny.npz")), folder=place / "run")
+    train(tiny_run(write_npz(place / "tiny.npz"), looks=0), folder=place / "run")
     return place / "run"
 
 
 def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
-    run = tiny_run(write_npz(tmp_path / "tiny.npz"))
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), looks=0)
     result = train(run, folder=tmp_path / "run")
     rows = prepare(run).train
     table = read((tmp_path / "run" / "labels.csv").read_text(encoding="utf-8"))
@@ -46,7 +46,8 @@ def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
     assert [row["true"] for row in table] == [names[i] for i in rows.true.tolist()]
     assert sum(row["given"] == "" for row in table) == 14
 
-    p = logits_of(result.method, rows.x).softmax(1)
+    t = RunFolder(tmp_path / "run").temperature()
+    p = (logits_of(result.method, rows.x) / t).softmax(1)
     assert [row["label"] for row in table] == [CLASSES[i] for i in p.argmax(1).tolist()]
     shown = torch.tensor([[float(row[f"p_{name}"]) for name in CLASSES] for row in table])
     torch.testing.assert_close(shown, p, rtol=0, atol=1e-6)
@@ -55,8 +56,14 @@ def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
     soft = torch.tensor([[float(row[f"soft_{name}"]) for name in CLASSES] for row in table])
     torch.testing.assert_close(soft, result.method.soft_labels(), rtol=0, atol=1e-6)
     for row in table:
-        assert row["suspect"] == str(int(row["given"] not in ("", row["label"])))
-    assert {row["suspect"] for row in table} == {"0", "1"}
+        if row["given"]:
+            assert float(row["suspicion"]) == pytest.approx(1 - float(row[f"p_{row['given']}"]), abs=2e-6)
+        else:
+            assert row["suspicion"] == ""
+    suspects = [float(row["suspicion"]) for row in table if row["suspect"] == "1"]
+    others = [float(row["suspicion"]) for row in table if row["suspect"] == "0" and row["given"]]
+    assert len(suspects) == round(sum(suspects) + sum(others)) > 0
+    assert min(suspects) >= max(others)
 
 
 def test_a_method_without_soft_labels_has_no_columns_for_them(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from metalabelnet import train as training
 from metalabelnet.cli import comparison
 from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.console import Console
+from metalabelnet.cli.formats import FORMATS, choose, read_table
 from metalabelnet.data import DATASETS
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
@@ -104,18 +105,24 @@ def compare(args: argparse.Namespace) -> None:
 
 def labels(args: argparse.Namespace) -> None:
     """Write a label table."""
+    files = RunFolder(args.run)
+    if args.format not in FORMATS:
+        raise unknown("format", args.format, FORMATS)
     if args.data is None:
-        files = RunFolder(args.run)
         files.summary()  # refuses what is not a finished run
         text = (files.path / "labels.csv").read_text(encoding="utf-8")
     else:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
+    rows = read_table(text)
+    chosen = choose(rows, suspects=args.suspects, top=args.top)
+    if chosen is not rows or args.format != "csv":
+        text = FORMATS[args.format](chosen, list(rows[0]), files.about()["classes"])
     if args.output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
         args.output.write_text(text, encoding="utf-8")
-        print(f"{text.count(chr(10)) - 1} rows written to {args.output}")
+        print(f"{len(chosen)} rows written to {args.output}")
 
 
 def predict(args: argparse.Namespace) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
+from metalabelnet.cli.recommendation import recommend
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, RunFolder
 from metalabelnet.train.estimate import estimate
@@ -72,13 +74,26 @@ def show_summary(console: Console, files: RunFolder) -> None:
         rows += [
             ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],
             ["macro-F1", _percent(s["macro_f1"])],
-            ["calibration error", _percent(s["ece"])],
+            ["per class", _classes(s["class_accuracy"])],
+            ["calibration error", f"{_percent(s['ece'])}; calibrated {_percent(s['ece_calibrated'])}"],
         ]
-    if s["label_accuracy"] is not None:
-        rows.append(["right labels", f"{_percent(s['label_accuracy'])} of the training samples, by the classifier"])
-    rows.append(["suspects", f"{s['suspects']} of {labeled} given labels differ from the classifier's"])
+    if s["right_after"] is not None:
+        rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])
+    suspects = f"{s['suspects']} of {labeled} given labels"
+    if s["suspicion_ap"] is not None and s["suspicion_auroc"] is not None:
+        suspects += f"; suspicion has AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
+    rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
     console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
+
+
+def _classes(accuracies: dict[str, float | None], most: int = 5) -> str:
+    """The accuracy of each class, or of the worst ones where there are many."""
+    known = {name: value for name, value in accuracies.items() if value is not None}
+    worst = sorted(known, key=lambda name: known[name])[:most]
+    names = list(known) if len(known) <= 2 * most else worst
+    cut = "" if len(names) == len(known) else f" (the {most} worst of {len(known)})"
+    return ", ".join(f"{name} {known[name]:.1f}" for name in names) + cut
 
 
 def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
@@ -87,7 +102,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
         "test accuracy": "test_accuracy",
         "last epoch": "test_accuracy_last",
         "macro-F1": "macro_f1",
-        "right labels": "label_accuracy",
+        "right labels": "right_after",
     }
     if all(o.summary is None or o.summary["test_accuracy"] is None for o in outcomes):
         shown = {"clean accuracy": "meta_accuracy"}  # without a test part the held-out clean rows are all there is
@@ -106,6 +121,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
     console.table(columns, rows)
     for method, settings in {job.run.method: job.run.settings for job in jobs if job.run.settings}.items():
         console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
+    advice = _advice(jobs, outcomes)
     (out / "table.txt").write_text(aligned(columns, rows) + "\n")
     curves = {job.folder: RunFolder(job.folder).metrics() for job in jobs}
     try:
@@ -115,9 +131,20 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
     except InputError as error:  # matplotlib is an extra: a table without a picture is still a table
         console.say(f"no picture: {error}")
     console.print(f"run folders: {out}/METHOD-seedN")
+    if advice:
+        console.print(f"\n{textwrap.fill(advice, 100)}")
     failures = [f"{job.folder}: {o.failure}" for job, o in zip(jobs, outcomes, strict=True) if o.failure]
     if failures:
         raise Diverged("; ".join(failures))
+
+
+def _advice(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
+    """The recommendation, from the runs that came to their end."""
+    summaries: dict[str, dict[int, dict[str, Any]]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if outcome.summary:
+            summaries.setdefault(job.run.method, {})[job.run.seed] = outcome.summary
+    return recommend(summaries, len(RunFolder(jobs[0].folder).about()["classes"])) if summaries else ""
 
 
 def _percent(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import metalabelnet
 from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
+from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.reproduce import reproduce
 from metalabelnet.data.own import ON_ERROR
 
@@ -32,6 +33,8 @@ COMPARE = """examples:
 """
 LABELS = """examples:
   metalabelnet labels runs/mine -o labels.csv              the table of the training samples
+  metalabelnet labels runs/mine --suspects --top 200       the labels to look at, the most suspicious first
+  metalabelnet labels runs/mine --suspects --format label-studio -o tasks.json
   metalabelnet labels runs/mine --data new.npz -o new.csv  labels for data that was never seen
 """
 PREDICT = """examples:
@@ -109,6 +112,9 @@ def make_parser() -> argparse.ArgumentParser:
     labels = command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS)
     labels.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     labels.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    labels.add_argument("--suspects", action="store_true", help="only suspects, the most suspicious first")
+    labels.add_argument("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
+    labels.add_argument("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
     labels.add_argument("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
     labels.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
 

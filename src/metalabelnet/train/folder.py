@@ -4,6 +4,7 @@ run.json           every setting, the versions, the commit
 metrics.jsonl      a line an epoch
 summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
+calibration.json   the temperature of the model's probabilities, and what the label table was made of
 labels.csv         a row for each training sample
 inputs.json        how samples were made into numbers, for a person's own data
 checkpoint/        while it runs
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shutil
@@ -169,6 +171,19 @@ class RunFolder:
         except ValueError as error:
             raise InputError(f"{file} cannot be read: {error}") from error
         return about
+
+    def temperature(self) -> float:
+        """What the model's logits are divided by, so that its probabilities mean what they say."""
+        file = self.path / "calibration.json"
+        if not file.is_file():  # a run of an earlier version
+            return 1.0
+        try:
+            temperature = float(json.loads(file.read_text())["temperature"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} is not what a run of this program writes: {error!r}") from error
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"{file}: temperature {temperature} is not a positive number")
+        return temperature
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a small file for people and programs."""

@@ -119,7 +119,7 @@ def _without_clean(run: Run, train: Rows) -> tuple[Run, Rows, Rows]:
     Truncated GCE drops what it cannot fit, and does as well when it learns from all rows and is selected by their
     labels, which leaves no given label out of the label table. On digits as tables, mean test accuracy over uniform and
     feature-dependent noise of 20, 40 and 60 % (two seeds, results/no_clean_set/digits.jsonl): cross-entropy 82.0,
-    bootstrap 82.4, sce 84.0, pencil 85.8, joint-optimization 86.6, gce 86.9, gce truncated 87.0, the same on all rows 87.0.
+    bootstrap 82.4, sce 84.0, pencil 85.8, joint-optimization 86.6, gce 86.9, truncated 87.0, on all rows 87.0.
     """
     replaced = METHODS[run.method].reads_clean(run.method_settings())
     if replaced:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metalabelnet.train.correction import judge
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
     from metalabelnet.data import Rows
+    from metalabelnet.train.correction import Verdict
 
 MOST_COLUMNS = 50  # classes; beyond, a table has the five most likely and an .npy file all
 TOP = 5
@@ -24,14 +27,20 @@ TOP = 5
 class LabelTable:
     """A row for each sample.
 
-    `label` and `confidence` are the classifier's: its most likely class and that class's probability. `suspect`
-    is 1 where the sample was given another label. The soft labels of the method, where it makes some, stand
-    beside them; they teach the classifier and are not the better guess.
+    `label`, `confidence`, `suspect` and `suspicion` are those of the rule in `correction`. Where no suspicion is known
+    from the history of a run, it is 1 − the probability of the given label; a sample without a label has none. The
+    soft labels of the method, where it makes some, stand beside them; they teach the classifier and are not the better
+    guess.
     """
 
     rows: Rows
     probabilities: Tensor
+    suspicion: Tensor | None = None
     soft_labels: Tensor | None = None
+
+    def verdict(self) -> Verdict:
+        """What the table says of each sample, as tensors."""
+        return judge(self.probabilities, self.rows.given, self.suspicion)
 
     def columns(self) -> list[str]:
         """The names of the columns."""
@@ -46,18 +55,19 @@ class LabelTable:
         """The rows, in the order of the columns."""
         names = [*self.rows.classes, ""]  # the last is what −1 means: no label
         p = self.probabilities.cpu().double().numpy()
-        best = p.argmax(1)
+        verdict = self.verdict()
+        best, suspects, suspicion = (part.tolist() for part in (verdict.label, verdict.suspect, verdict.suspicion))
         given, true = self.rows.given.tolist(), self.rows.true.tolist()
         soft = None if self.soft_labels is None else self.soft_labels.cpu().double().numpy()
         for i, (index, name) in enumerate(zip(self.rows.index.tolist(), self.rows.ids, strict=True)):
-            suspect = int(given[i] >= 0 and given[i] != best[i])
             row = [
                 index,
                 name,
                 names[given[i]],
                 names[best[i]],
                 f"{p[i, best[i]]:.6f}",
-                suspect,
+                int(suspects[i]),
+                "" if given[i] < 0 else f"{suspicion[i]:.6f}",
                 names[true[i]],
             ]
             if p.shape[1] > MOST_COLUMNS:
@@ -86,4 +96,4 @@ class LabelTable:
         )
 
 
-_FIRST = ["index", "id", "given", "label", "confidence", "suspect", "true"]
+_FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]

@@ -15,17 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet import nets
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.stored import Stored
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
+from metalabelnet.train.correction import History, candidate, clean_logits, corrected
 from metalabelnet.train.engine import Engine, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.quality import class_accuracy, label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -100,6 +103,11 @@ def train(
         stop=stop,
         checkpoint_seconds=checkpoint_seconds,
     )
+    return to_the_end(turns)
+
+
+def to_the_end(turns: Generator[None, None, Result]) -> Result:
+    """Take all steps of a run."""
     with tensor_cores():
         while True:
             try:
@@ -190,6 +198,7 @@ class Loop:
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         self.soft_labels: Tensor | None = None
+        self.looked = History(run.looks, self.method.epochs)
         self.seconds = 0.0
         self.saved_at = ""
 
@@ -251,6 +260,8 @@ class Loop:
             line |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
+        if self.looked.due(self.epoch):
+            self.looked.look(self.method, self.problem, self.epoch)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
@@ -296,6 +307,7 @@ class Loop:
                 "history": self.history,
                 "best": self.best,
                 "soft_labels": self.soft_labels,
+                "looked": self.looked.state(),
                 "seconds": self.seconds,
             },
         )
@@ -307,6 +319,7 @@ class Loop:
             return
         state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
         self.method.load_state(state.pop("method"))
+        self.looked.load_state(state.pop("looked"))
         for name, value in state.items():
             setattr(self, name, value)
         self.files.write_metrics(self.history)
@@ -316,14 +329,19 @@ class Loop:
         """Take the selected epoch's networks, measure them, and write down what came out."""
         assert self.best is not None
         self.method.load_model(self.best["model"])
+        problem, epoch = self.problem, self.best["epoch"]
+        clean, true = clean_logits(self.method, problem)
+        logits = logits_of(self.method, problem.train.x)
+        selected = candidate(logits, clean, true, (epoch, epoch))
+        found, suspicion = corrected(self.looked, selected, problem.train.given)
         labels = LabelTable(
-            rows=self.problem.train,
-            probabilities=logits_of(self.method, self.problem.train.x).softmax(1),
-            soft_labels=self.best["soft_labels"],
+            rows=problem.train, probabilities=found.p, suspicion=suspicion, soft_labels=self.best["soft_labels"]
         )
-        summary = self.summary(labels)
+        calibration = {**selected.about(), "labels": found.about()}
+        summary = self.summary(labels, logits.argmax(1), calibration["temperature"])
         if self.files is not None:
             self.files.write_model(self.best["model"])
+            self.files.write_json("calibration.json", calibration)
             self.files.write("labels.csv", labels.to_csv())
             for name, array in labels.arrays().items():
                 buffer = io.BytesIO()
@@ -334,13 +352,15 @@ class Loop:
             self.files.clean_up()
         return Result(summary=summary, history=self.history, method=self.method, labels=labels)
 
-    def summary(self, labels: LabelTable) -> dict[str, Any]:
-        """The result in one screen. Accuracies are per cent."""
+    def summary(self, labels: LabelTable, predicted: Tensor, temperature: float) -> dict[str, Any]:
+        """The result in one screen. Accuracies are per cent.
+
+        `label_accuracy` is the classifier's on the training rows, `right_after` that of the label table.
+        """
         assert self.best is not None
         run, problem = self.run, self.problem
         known = problem.train.true >= 0
-        label, given = labels.probabilities.argmax(1), problem.train.given
-        right = label == problem.train.true
+        right = predicted == problem.train.true
         summary: dict[str, Any] = {
             "method": run.method,
             "dataset": run.data,
@@ -354,16 +374,23 @@ class Loop:
             "test_accuracy_last": self.history[-1]["test_accuracy"],
             "macro_f1": None,
             "ece": None,
+            "ece_calibrated": None,
+            "temperature": temperature,
+            "class_accuracy": None,
             "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
+            **label_quality(labels),
             "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "select", "test")},
-            "unlabeled": int((given < 0).sum()),
-            "suspects": int(((given >= 0) & (given != label)).sum()),
+            "unlabeled": int((problem.train.given < 0).sum()),
+            "suspects": int(labels.verdict().suspect.sum()),
             "seconds": round(self.seconds, 3),
         }
         if len(problem.test):
-            p = logits_of(self.method, problem.test.x).softmax(1)
+            logits = logits_of(self.method, problem.test.x)
+            p = logits.softmax(1)
             predicted, true = p.argmax(1), problem.test.true
             summary["test_accuracy"] = float(100 * (predicted == true).double().mean())
             summary["macro_f1"] = macro_f1(predicted, true, len(problem.test.classes))
             summary["ece"] = calibration_error(p, true)
+            summary["ece_calibrated"] = calibration_error(at_temperature(logits, temperature), true)
+            summary["class_accuracy"] = class_accuracy(predicted, true, problem.test.classes)
         return summary

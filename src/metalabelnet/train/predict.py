@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data import images, listing, npz, sheet
 from metalabelnet.data.kinds import Images, from_json
 from metalabelnet.data.stored import chunk_size
@@ -57,8 +58,9 @@ class Predictor:
         self.method = load_method(self.files, net=net, device=device)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """The probability of each class for samples as they are encoded."""
-        return self.method.logits(x.to(self.method.task.train.x.device)).softmax(1).cpu()
+        """The calibrated probability of each class for samples as they are encoded."""
+        logits = self.method.logits(x.to(self.method.task.train.x.device))
+        return at_temperature(logits, self.files.temperature()).cpu()
 
     def header(self) -> list[str]:
         """The columns of a table of predictions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data import load
 from metalabelnet.data.own import is_own
 from metalabelnet.errors import InputError
@@ -31,13 +32,14 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
 
 
 def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
-    """The label table of these rows."""
+    """The label table of these rows: new ones have no history, so that it is the calibrated classifier's."""
     shape, expected = tuple(rows.x.shape[1:]), tuple(files.about()["shape"])
     if shape != expected:
         raise InputError(f"samples of shape {shape} do not fit {files.path}, which takes {expected}")
     method = load_method(files, rows)
     rows = method.task.train
-    return LabelTable(rows=rows, probabilities=logits_of(method, rows.x).softmax(1), soft_labels=method.soft_labels())
+    p = at_temperature(logits_of(method, rows.x), files.temperature())
+    return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())
 
 
 def _some(names: tuple[str, ...]) -> str:

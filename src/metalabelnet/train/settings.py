@@ -81,6 +81,7 @@ class Run:
     momentum: float = _field(0.9, "the classifier's momentum")
     weight_decay: float = _field(1e-4, "the classifier's weight decay")
     augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
+    looks: int = _field(30, "epochs at which the training rows are looked at for the label table; 0: the selected one")
     seed: int = _field(0, "seed of everything random")
     device: str = _field("auto", "auto, cpu, cuda, …")
     dtype: str = _field("float32", "float32, float64, or bf16 (products in bfloat16, weights in float32)")
@@ -227,6 +228,7 @@ def _check_numbers(run: Run) -> None:
         ("batch_size", 2),
         ("meta", 0 if run.meta_file or run.trusted else 1),
         ("unlabeled", 0),
+        ("looks", 0),
         ("seed", 0),
     ):
         if getattr(run, name) < least:

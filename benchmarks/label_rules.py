@@ -1,0 +1,128 @@
+"""What corrected labels could be made of: candidates for the rule of `train/correction.py`, side by side.
+
+    python benchmarks/label_rules.py --json results/labels/rules-digits.json
+
+One run each of `digits` with uniform and feature-dependent noise of 10, 20, 40 and 60 %, with a seed no other table
+uses. Every epoch's probabilities are kept, and each candidate is made from them. The table has means over the eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.core.calibration import calibrated
+from metalabelnet.train import recipe
+from metalabelnet.train.correction import Candidate, better, candidate, clean_logits
+from metalabelnet.train.evaluate import calibration_error, logits_of
+from metalabelnet.train.loop import Loop, to_the_end
+from metalabelnet.train.prepare import prepare
+from metalabelnet.train.quality import auroc, average_precision
+
+NOISES = [f"{kind}:{rate}" for kind in ("uniform", "feature") for rate in (0.1, 0.2, 0.4, 0.6)]
+
+
+class Kept(Loop):
+    """A run that keeps what every epoch says of the training rows and of the clean ones."""
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        self.__dict__.setdefault("said", []).append(
+            [logits_of(self.method, self.problem.train.x), clean_logits(self.method, self.problem)[0]]
+        )
+
+
+def bayes(p: Tensor, given: Tensor, steps: int = 50) -> Tensor:
+    """p(true = k | x, y) ∝ p_k(x) T_ky, with T by expectation-maximisation on these rows."""
+    classes = p.shape[1]
+    y = one_hot(given, classes).to(p)
+    T = torch.full((classes, classes), 0.3 / (classes - 1), dtype=p.dtype).fill_diagonal_(0.7)
+    for _ in range(steps + 1):
+        q = p * T.T[given]
+        q = q / q.sum(1, keepdim=True)
+        T = q.T @ y + 1 / classes
+        T = T / T.sum(1, keepdim=True)
+    return q
+
+
+def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], Any]:
+    """Probabilities of the training rows by each candidate, and the rows."""
+    run = recipe("digits", method=method, noise=noise, seed=seed, device="cpu")
+    problem = prepare(run)
+    loop = Kept(run, problem, None, None)
+    result = to_the_end(loop.steps(None, None, 1e9))
+    said, true = loop.__dict__["said"], clean_logits(loop.method, problem)[1]
+    train, clean = (torch.stack([epoch[part] for epoch in said]).double() for part in (0, 1))
+    e, epochs = result.summary["selected_epoch"], len(said)
+
+    def mean(first: int, last: int) -> Candidate:
+        logs = [logits[first : last + 1].softmax(2).mean(0).clamp_min(1e-12).log() for logits in (train, clean)]
+        return candidate(logs[0], logs[1], true, (first, last))
+
+    means = [mean(0, k) for k in range(epochs)]
+    best = means[0]
+    for other in means:
+        best = other if better(other.losses, best.losses) else best
+    held = len(problem.select)
+    few, _ = calibrated(clean[e, :held], true[:held])
+    found = {
+        "the given labels": one_hot(problem.train.given, 10).double(),
+        "classifier of the selected epoch": train[e].softmax(1),
+        "… calibrated on the held-out clean samples": (train[e] / few).softmax(1),
+        "… calibrated on all clean samples": mean(e, e).p,
+        "… and Bayes with a noise matrix": bayes(mean(e, e).p, problem.train.given),
+        "mean over the epochs of warm-up": mean(0, run.warmup - 1).p,
+        "mean up to the selected epoch": means[e].p,
+        "mean over all epochs": means[-1].p,
+        "mean up to the least loss on clean samples": min(means, key=lambda m: float(m.losses.mean())).p,
+        "mean up to the last loss lower by two standard errors (the rule)": best.p,
+    }
+    if result.labels.soft_labels is not None:
+        found["soft labels ŷ"] = result.labels.soft_labels.double()
+    found["the rule's own suspicion"] = result.labels.suspicion  # type: ignore[assignment]
+    return found, problem.train
+
+
+def main() -> None:
+    """Print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--noise", nargs="*", default=NOISES)
+    parser.add_argument("--seed", type=int, default=10)
+    parser.add_argument("--method", default="metalabelnet")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    lines: dict[str, list[tuple[Any, ...]]] = {}
+    for noise in args.noise:
+        found, rows = candidates(noise, args.seed, args.method)
+        wrong = rows.given != rows.true
+        for name, p in found.items():
+            ranked = p if p.ndim == 1 else 1 - p.gather(1, rows.given[:, None])[:, 0]
+            areas = (average_precision(ranked, wrong), auroc(ranked, wrong))
+            right = None if p.ndim == 1 else 100 * float((p.argmax(1) == rows.true).double().mean())
+            error = None if p.ndim == 1 else calibration_error(p, rows.true)
+            lines.setdefault(name, []).append((right, error, *areas))
+        print(noise, file=sys.stderr, flush=True)
+    print("| p is | right labels | calibration error | average precision | AUROC |\n|---|---|---|---|---|")
+    for name, values in lines.items():
+        means = [None if None in column else sum(column) / len(column) for column in zip(*values, strict=True)]
+        digits = (1, 1, 4, 4)
+        cells = ["–" if v is None else f"{v:.{d}f}" for v, d in zip(means, digits, strict=True)]
+        print(f"| {name} | {' | '.join(cells)} |")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        about = {"seed": args.seed, "method": args.method, "noise": args.noise}
+        args.json.write_text(json.dumps({**about, "rows": lines}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What corrected labels and suspicions are worth, beside cleanlab on the same network.
+
+    python benchmarks/labels.py digits --noise uniform:0.1 feature:0.4 --seed 0 1 2
+    python benchmarks/labels.py fashion-mnist --noise uniform:0.4 --epochs 6
+    python benchmarks/labels.py cifar10n --labels CIFAR-10_human.pt --save DIR    train and save (no cleanlab)
+    python benchmarks/labels.py cifar10n --from DIR --json results/labels/x.jsonl  score what was saved
+    python benchmarks/labels.py --table results/labels/*.jsonl                       the table, in Markdown
+
+`run` is one run of this package, whose label table is scored. cleanlab gets the probabilities of five-fold
+cross-validation: five cross-entropy runs of the same network, recipe and number of epochs, each on four fifths of the
+noisy rows and the clean rows with their true labels; the held-out clean rows select the epoch there as they do here
+(`cleanlab`), or the last epoch counts (`cleanlab, last`).
+
+Saved are, for each noise and seed, NAME.run.npz and NAME.fold0.npz to NAME.fold4.npz; what is there is not made again:
+
+    run    given, true (N,), p (N, C) the table's probabilities, suspicion (N,), suspect (N,), seconds
+    foldK  rows (M,) of the fold, selected and last (M, C) out-of-sample probabilities, seconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.data import load
+from metalabelnet.seeds import generator
+from metalabelnet.train import recipe
+from metalabelnet.train.evaluate import calibration_error, logits_of
+from metalabelnet.train.folder import commit, versions
+from metalabelnet.train.loop import Loop, train
+from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.quality import auroc, average_precision
+
+if TYPE_CHECKING:
+    from metalabelnet.train.settings import Run
+
+FOLDS = 5
+NOISES = [f"{kind}:{rate / 10:g}" for kind in ("uniform", "feature") for rate in range(1, 7)]
+FASHION = 21_000  # 20,000 with noisy labels beside 1,000 clean ones
+
+
+class Watched(Loop):
+    """A run that keeps what its last epoch says of the test rows."""
+
+    last: torch.Tensor
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        if self.epoch == self.method.epochs - 1:
+            self.last = logits_of(self.method, self.problem.test.x).softmax(1)
+
+
+def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
+    """The run of a data set, with the recipe changed where the command line says so."""
+    changes: dict[str, Any] = {"method": args.method, "noise": noise, "seed": seed, "device": args.device}
+    changes |= {"data_dir": args.data_dir, "meta": args.meta, "dtype": args.dtype}
+    data = args.data
+    if data == "fashion-mnist":
+        data = str(fashion(args.folder, args.data_dir))
+        changes |= {"data_dir": None, "net": "small-cnn", "batch_size": 128, "meta": args.meta or 1000}
+        args.epochs = args.epochs or 6
+    elif data == "cifar10n":
+        data = "cifar10"
+    if args.epochs:
+        third = args.epochs // 3
+        changes |= {"epochs": args.epochs, "warmup": third, "rate_drops": (third, 2 * third)}
+    return recipe(data, **{name: value for name, value in changes.items() if value is not None})
+
+
+def fashion(folder: Path, data_dir: str | None) -> Path:
+    """A smaller Fashion-MNIST: the first training images, and 2,000 to test."""
+    file = folder / "fashion-mnist-20k.npz"
+    if not file.exists():
+        data = load("fashion-mnist", Path(data_dir) if data_dir else None)
+        assert data.test is not None
+        np.savez(
+            file,
+            x_train=data.train.x[:FASHION].numpy(),
+            y_train=data.train.true[:FASHION].numpy(),
+            x_test=data.test.x[:2000].numpy(),
+            y_test=data.test.true[:2000].numpy(),
+            classes=np.array(data.classes),
+        )
+    return file
+
+
+def human(file: Path, folder: Path) -> str:
+    """The worst of three people's labels of CIFAR-10's training images (Wei et al. 2022), as a noise."""
+    labels = folder / "cifar10n-worst.npy"
+    if not labels.exists():
+        from numpy._core.multiarray import _reconstruct
+
+        allowed = [_reconstruct, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("int64", "int32"))]
+        with torch.serialization.safe_globals([*allowed, (_reconstruct, "numpy.core.multiarray._reconstruct")]):
+            content = torch.load(file, weights_only=True)
+        np.save(labels, np.asarray(content["worse_label"]).astype(np.int64))
+    return f"file:{labels}"
+
+
+def ours(run: Run, problem: Problem) -> dict[str, Any]:
+    """One run of the package."""
+    result = train(run, problem=problem)
+    verdict, rows = result.labels.verdict(), result.labels.rows
+    arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
+    arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
+    return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
+
+
+def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
+    """Out-of-sample probabilities of a fifth of the training rows."""
+    rows = problem.train
+    part = torch.randperm(len(rows), generator=generator(run.seed, "folds")) % FOLDS
+    inside, outside = rows.take((part != k).nonzero()[:, 0]), rows.take((part == k).nonzero()[:, 0])
+    clean = problem.clean
+    both = dataclasses.replace(
+        inside,
+        x=torch.cat([inside.x, clean.x]),
+        given=torch.cat([inside.given, clean.true]),
+        true=torch.cat([inside.true, clean.true]),
+        index=torch.arange(len(inside) + len(clean), device=inside.x.device),
+        ids=inside.ids + clean.ids,
+    )
+    one = dataclasses.replace(run, method="cross-entropy", settings={}, looks=0)
+    held_out = Problem(train=both, clean=clean, select=problem.select, test=outside, noise_rate=problem.noise_rate)
+    loop = Watched(one, held_out, None, None)
+    result = loop.run_to_the_end(None, None, 1e9)
+    selected = logits_of(result.method, outside.x).softmax(1)
+    arrays = {"rows": (part == k).nonzero()[:, 0], "selected": selected.float(), "last": loop.last.float()}
+    return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
+
+
+def make(args: argparse.Namespace, noise: str, seed: int) -> str:
+    """Train what is not there yet; give the name under which it was saved."""
+    name = f"{args.data}-{noise.replace(':', '') if args.data != 'cifar10n' else 'worst'}-seed{seed}"
+    parts = ["run", *(f"fold{k}" for k in range(FOLDS))]
+    absent = [part for part in parts if not (args.folder / f"{name}.{part}.npz").exists()]
+    if absent:
+        run = make_run(args, noise, seed)
+        problem = prepare(run)
+        for part in absent:
+            began = time.monotonic()
+            arrays = ours(run, problem) if part == "run" else fold(run, problem, int(part[-1]))
+            np.savez_compressed(args.folder / f"{name}.{part}.npz", **arrays, seconds=time.monotonic() - began)
+            print(f"{name}: {part} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return name
+
+
+def quality(p: Any, label: Any, score: Any, flag: Any, given: Any, true: Any) -> dict[str, float | None]:
+    """The numbers of one way to correct labels."""
+    wrong = torch.tensor(given != true)
+    score, hits = torch.as_tensor(score), int((flag & (given != true)).sum())
+    return {
+        "right": 100 * float((label == true).mean()),
+        "ap": average_precision(score, wrong),
+        "auroc": auroc(score, wrong),
+        "ece": calibration_error(torch.as_tensor(p), torch.as_tensor(true)),
+        "f1": 2 * hits / max(1, int(flag.sum()) + int(wrong.sum())),
+        "flagged": int(flag.sum()),
+    }
+
+
+def score(folder: Path, name: str) -> dict[str, Any]:
+    """A line of the result."""
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    run = np.load(folder / f"{name}.run.npz")
+    given, true = run["given"], run["true"]
+    folds = [np.load(folder / f"{name}.fold{k}.npz") for k in range(FOLDS)]
+    line: dict[str, Any] = {"name": name, "rows": len(given)}
+    line["before"] = 100 * float((given == true).mean())
+    line["metalabelnet"] = quality(run["p"], run["p"].argmax(1), run["suspicion"], run["suspect"], given, true) | {
+        "seconds": round(float(run["seconds"]), 1)
+    }
+    for which in ("selected", "last"):
+        p = np.empty_like(run["p"])
+        for part in folds:
+            p[part["rows"]] = part[which]
+        issues = find_label_issues(given, p, n_jobs=1)
+        fixed = np.where(issues, p.argmax(1), given)
+        values = quality(p, p.argmax(1), -get_label_quality_scores(given, p), issues, given, true)
+        values |= {"right_fixed": 100 * float((fixed == true).mean())}
+        line[f"cleanlab, {which}"] = values | {"seconds": round(sum(float(part["seconds"]) for part in folds), 1)}
+    return line
+
+
+def table(files: list[Path]) -> str:
+    """The lines of these files in Markdown, means over seeds."""
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault(line["name"].rpartition("-seed")[0], []).append(line)
+    ways = ("metalabelnet", "cleanlab, selected", "cleanlab, last")
+    head = ["data and noise", "seeds", "right before"]
+    head += [f"{what}: {way}" for what in ("right after", "average precision") for way in ("ours", *ways[1:])]
+    head += ["AUROC: ours", *(f"ECE: {way}" for way in ("ours", *ways[1:]))]
+    text = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+
+    def mean(group: list[dict[str, Any]], way: str, what: str) -> float:
+        return float(np.mean([line[way][what] for line in group]))
+
+    for name, group in groups.items():
+        rights = [
+            max(mean(group, way, what) for what in ("right", "right_fixed") if what in group[0][way]) for way in ways
+        ]
+        aps = [mean(group, way, "ap") for way in ways]
+        cells = [name, str(len(group)), f"{np.mean([line['before'] for line in group]):.1f}"]
+        cells += [f"**{v:.1f}**" if v == max(rights) else f"{v:.1f}" for v in rights]
+        cells += [f"**{v:.4f}**" if v == max(aps) else f"{v:.4f}" for v in aps]
+        cells += [f"{mean(group, ways[0], 'auroc'):.4f}", *(f"{mean(group, way, 'ece'):.1f}" for way in ways)]
+        text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Train, score, or show."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", choices=["digits", "fashion-mnist", "cifar10n"])
+    parser.add_argument("--noise", nargs="*", default=NOISES, metavar="KIND:RATE")
+    parser.add_argument("--seed", nargs="*", type=int, default=[0])
+    parser.add_argument("--method", default="metalabelnet")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--meta", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--labels", type=Path, help="CIFAR-10_human.pt, for cifar10n")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="train, save there, and score nothing")
+    parser.add_argument("--from", dest="saved", type=Path, metavar="DIR", help="score what was saved there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the lines are written")
+    parser.add_argument("--table", nargs="+", type=Path, metavar="FILE", help="show these lines as a table")
+    args = parser.parse_args()
+    if args.table:
+        print(table(args.table))
+        return
+    if args.data is None:
+        parser.error("name the data, or files with --table")
+    args.folder = args.save or args.saved or Path("runs/labels")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.saved:
+        names = sorted(file.name.removesuffix(".run.npz") for file in args.saved.glob(f"{args.data}-*.run.npz"))
+    else:
+        if args.data == "cifar10n":
+            args.noise = [human(args.labels, args.folder)] if args.labels else parser.error("cifar10n needs --labels")
+        names = [make(args, noise, seed) for noise in args.noise for seed in args.seed]
+    if args.save:
+        return
+    lines = []
+    for name in names:
+        line = score(args.folder, name) | {"versions": versions(), "commit": commit()}
+        lines.append(json.dumps(line))
+        ap = {way: round(line[way]["ap"], 4) for way in ("metalabelnet", "cleanlab, selected", "cleanlab, last")}
+        print(name, f"before {line['before']:.1f} after {line['metalabelnet']['right']:.1f}", ap, flush=True)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Which method was best here, by how much, against what spread, and how sure one can be of it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Two-sided 95 % quantiles of Student's t by degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+FEW = 30  # clean samples of a class
+
+
+def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: int) -> str:
+    """A paragraph from the summaries of each method, by seed.
+
+    Methods are compared seed by seed, because runs with one seed share their split, their noise and their luck.
+    """
+    done = {method: by_seed for method, by_seed in summaries.items() if by_seed}
+    if not done:
+        return ""
+    first = next(iter(next(iter(done.values())).values()))
+    measured = first["test_accuracy"] is not None
+    key = "test_accuracy" if measured else "meta_accuracy"
+    part = "test" if measured else "select"
+    samples = first["samples"]
+    values = {method: {seed: s[key] for seed, s in by_seed.items()} for method, by_seed in done.items()}
+    means = {method: statistics.mean(v.values()) for method, v in values.items()}
+    order = sorted(means, key=lambda method: -means[method])
+    best = order[0]
+    what = "test samples" if measured else "held-out clean samples, on which the epoch was selected too"
+    sentences = [f"{best} was best here, with {means[best]:.2f} % of the {what} right"]
+    if len(order) > 1:
+        sentences.append(_against(best, order[1:], values, samples[part]))
+    sentences.append(_clean(done[best], samples, classes, measured=measured))
+    return ". ".join(sentences) + "."
+
+
+def _against(best: str, others: Sequence[str], values: Mapping[str, Mapping[int, float]], n: int) -> str:
+    """The best against the next, and which of the others cannot be told from it."""
+    second = others[0]
+    differences = _paired(values[best], values[second])
+    if len(differences) < 2:
+        seed = next(iter(values[best]))
+        low, high = wilson(values[best][seed], n)
+        level = [method for method in others if statistics.mean(values[method].values()) >= low]
+        ahead = statistics.mean(values[best].values()) - statistics.mean(values[second].values())
+        told = f"and {_list(level)} cannot be told from it" if level else "and no other comes near that"
+        return (
+            f"That is {ahead:.2f} points ahead of {second}, in one run; from {n} samples alone its accuracy is known "
+            f"as {low:.1f} to {high:.1f} % (95 %), {told}: more seeds (--seeds) would say more"
+        )
+    mean, spread = statistics.mean(differences), statistics.stdev(differences)
+    wins = sum(d > 0 for d in differences)
+    level = [method for method in others if not certain(_paired(values[best], values[method]))]
+    verdict = (
+        f"by the spread between seeds {_list(level)} cannot be told from it (95 %)"
+        if level
+        else "by the spread between seeds that is more than chance for every other method here (95 %)"
+    )
+    return (
+        f"That is {mean:.2f} ± {spread:.2f} points ahead of {second}, seed by seed, and ahead in {wins} of "
+        f"{len(differences)}; {verdict}"
+    )
+
+
+def _clean(by_seed: Mapping[int, dict[str, Any]], samples: Mapping[str, int], classes: int, *, measured: bool) -> str:
+    """What the clean samples allow to say, which is all there is without a test set."""
+    n = samples["select"]
+    accuracy = statistics.mean(s["meta_accuracy"] for s in by_seed.values())
+    low, high = wilson(accuracy, n)
+    each = n / classes
+    few = f"{each:.0f} a class" if each >= 1 else "less than one a class"
+    text = (
+        f"The epoch was selected on {n} clean samples ({few}): {accuracy:.1f} % of them right stand for {low:.0f} to "
+        f"{high:.0f} % (95 %)"
+    )
+    if each < FEW:
+        text += ", so that the choice of the epoch is partly chance" if measured else ", and no more is known"
+    return text
+
+
+def wilson(percent: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share, in per cent (Wilson 1927): sound for few samples and near 0 and 100 %."""
+    share = percent / 100
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
+
+
+def certain(differences: Sequence[float]) -> bool:
+    """Whether the mean of paired differences is positive beyond its 95 % interval by Student's t."""
+    n = len(differences)
+    if n < 2:
+        return False
+    quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96 + 2.5 / (n - 1)
+    return statistics.mean(differences) > quantile * statistics.stdev(differences) / math.sqrt(n)
+
+
+def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

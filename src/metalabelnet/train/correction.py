@@ -1,0 +1,173 @@
+"""What a corrected label is made of.
+
+The rule, for a sample x with given label y:
+
+    p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E, to the power 1/t, normalised
+    L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least
+    p           the first p_E, until another has a lower loss by more than two standard errors, and so on
+
+    label       argmax p(x)
+    confidence  max p(x)
+    suspicion   1 − Σ_E w_E p_E,y(x),  w_E ∝ exp(−√n (L_E − min L))
+    suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x))
+
+Why the mean: a network learns what samples have in common before it learns single labels by heart, and the mean
+remembers what it said before. Why two standard errors (of the difference, sample by sample): labels learned by heart
+are not seen on clean samples, so that of two means these cannot tell apart the earlier is the safer. For suspicion it
+matters too how late a given label was learned; later means have a part in it, as large as their loss is near the least
+on the scale of its standard error, 1/√n.
+
+The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
+The epoch selected for the model is the last to be compared with p: that epoch alone, with its own t.
+
+What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from metalabelnet.core.calibration import at_temperature, calibrated
+from metalabelnet.train.evaluate import logits_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from metalabelnet.methods import Method
+    from metalabelnet.train.prepare import Problem
+
+LEAST = 1e-12  # a probability that single precision has lost
+STANDARD_ERRORS = 2.0
+
+
+class Verdict(NamedTuple):
+    """What is said of each sample: (N,) each. A sample without a given label has suspicion NaN and is no suspect."""
+
+    label: Tensor
+    confidence: Tensor
+    suspicion: Tensor
+    suspect: Tensor
+
+
+def judge(p: Tensor, given: Tensor, suspicion: Tensor | None = None) -> Verdict:
+    """The last four lines of the rule; without a history suspicion is 1 − p_y."""
+    confidence, label = p.max(1)
+    labeled = given >= 0
+    doubt = 1 - given_probability(p, given)
+    suspicion = torch.where(labeled, doubt if suspicion is None else suspicion, float("nan"))
+    expected = round(float(doubt[labeled].double().sum()))
+    order = torch.where(labeled, suspicion, -1.0).argsort(descending=True, stable=True)
+    suspect = torch.zeros_like(labeled)
+    suspect[order[:expected]] = True
+    return Verdict(label, confidence, suspicion, suspect)
+
+
+def given_probability(p: Tensor, given: Tensor) -> Tensor:
+    """p_y of each sample (of class 0 where there is no label)."""
+    return p.gather(1, given.clamp_min(0)[:, None])[:, 0]
+
+
+def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Logits and classes of the clean rows that tell how good probabilities are."""
+    followed = method.learns_from_clean or problem.select is problem.clean
+    parts = (problem.select,) if followed else (problem.select, problem.clean)
+    return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
+
+
+def better(losses: Tensor, than: Tensor) -> bool:
+    """Whether losses of the same samples are lower by more than two standard errors of the mean difference."""
+    gain = (than - losses).double()
+    error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    return float(gain.mean()) > STANDARD_ERRORS * error
+
+
+class Candidate(NamedTuple):
+    """p of every training row, where it is from — first and last epoch, t —, and its loss on each clean row."""
+
+    p: Tensor
+    epochs: tuple[int, int]
+    temperature: float
+    losses: Tensor
+
+    def about(self) -> dict[str, Any]:
+        """Where it is from and how good it is, for a file."""
+        loss, samples = float(self.losses.mean()), len(self.losses)
+        return {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
+
+
+def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> Candidate:
+    """From the logits (or log-probabilities) of training and clean rows, calibrated on the latter."""
+    t, _ = calibrated(clean, true)
+    losses = functional.cross_entropy(clean.double() / t, true, reduction="none")
+    return Candidate(at_temperature(train, t), epochs, t, losses)
+
+
+class History:
+    """The running mean of the classifier's probabilities, the best such mean so far, and the weighted sum of all.
+
+    looks  how many epochs of the run take part, evenly spread; more cost passes over the training rows
+    """
+
+    def __init__(self, looks: int, epochs: int) -> None:
+        self.looks, self.epochs = min(looks, epochs), epochs
+        self.sum: Tensor | None = None  # of the probabilities of the training rows
+        self.clean: Tensor | None = None  # and of the clean rows
+        self.count = 0
+        self.best: Candidate | None = None
+        self.least = math.inf  # L_E so far
+        self.belief: Tensor | None = None  # Σ_E w_E p_E,y, where the mean of least loss weighs 1
+        self.weight = 0.0  # Σ_E w_E
+
+    def due(self, epoch: int) -> bool:
+        """Whether this epoch takes part."""
+        return (epoch + 1) * self.looks // self.epochs > epoch * self.looks // self.epochs
+
+    def look(self, method: Method, problem: Problem, epoch: int) -> None:
+        """Take the epoch in."""
+        said, true = clean_logits(method, problem)
+        train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)
+        self.sum = train if self.sum is None else self.sum + train
+        self.clean = clean if self.clean is None else self.clean + clean
+        self.count += 1
+        new = candidate(_log(self.sum / self.count), _log(self.clean / self.count), true, (0, epoch))
+        self._believe(new, problem.train.given)
+        if self.best is None or better(new.losses, self.best.losses):
+            self.best = new
+
+    def _believe(self, new: Candidate, given: Tensor) -> None:
+        """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
+        loss, scale = float(new.losses.mean()), math.sqrt(len(new.losses))
+        least = min(loss, self.least)
+        now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
+        p_y = now * given_probability(new.p, given)
+        self.belief = p_y if self.belief is None else p_y + before * self.belief
+        self.weight = now + before * self.weight
+        self.least = least
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on from here."""
+        state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight")}
+        return state | {"best": None if self.best is None else self.best._asdict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        best = state.pop("best")
+        self.best = None if best is None else Candidate(**best)
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def corrected(history: History, selected: Candidate, given: Tensor) -> tuple[Candidate, Tensor]:
+    """The selected epoch alone or, unless that is better, the best mean; and the suspicion of all means."""
+    if history.best is None or history.belief is None:
+        return selected, 1 - given_probability(selected.p, given)
+    found = selected if better(selected.losses, history.best.losses) else history.best
+    return found, 1 - history.belief / history.weight
+
+
+def _log(p: Tensor) -> Tensor:
+    return p.clamp_min(LEAST).log()

@@ -1,0 +1,239 @@
+"""Corrected labels: the rule, its history, and what is measured of them."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import CLASSES, samples, tiny_run, write_npz
+from torch import Tensor
+
+from metalabelnet.core.calibration import calibrated
+from metalabelnet.data.rows import make_rows
+from metalabelnet.train import RunFolder, train
+from metalabelnet.train.correction import Candidate, History, better, candidate, clean_logits, corrected, judge
+from metalabelnet.train.labels import LabelTable
+from metalabelnet.train.loop import build
+from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.quality import auroc, average_precision, class_accuracy, label_quality
+
+sys.path.append(str(Path(__file__).parents[1]))  # for `small`
+from small import blobs
+
+GIVEN = torch.tensor([0, 1, -1, 2])
+P = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]], dtype=torch.float64)
+
+
+def test_the_verdict_is_the_rule() -> None:
+    verdict = judge(P, GIVEN)
+    assert verdict.label.tolist() == [0, 0, 2, 0]
+    assert verdict.confidence.tolist() == [0.7, 0.6, 0.8, 0.4]
+    assert verdict.suspicion[[0, 1, 3]].tolist() == pytest.approx([0.3, 0.7, 0.75])
+    assert verdict.suspicion[2].isnan()
+    assert verdict.suspect.tolist() == [False, True, False, True]  # 0.3 + 0.7 + 0.75 are expected to be wrong: two
+
+
+def test_suspects_are_the_most_suspicious_whatever_suspicion_is() -> None:
+    verdict = judge(P, GIVEN, torch.tensor([0.9, 0.2, 1.0, 0.4], dtype=torch.float64))
+    assert verdict.suspect.tolist() == [True, False, False, True]
+    assert verdict.suspicion[:2].tolist() == [0.9, 0.2]
+    assert verdict.suspicion[2].isnan()  # it has no label that could be wrong
+    certain = torch.eye(3)[[0, 1, 2, 2]]
+    assert not judge(certain, GIVEN).suspect.any()
+    unlabeled = judge(P, torch.full((4,), -1))
+    assert not unlabeled.suspect.any()
+
+
+class Said:
+    """A method whose classifier says what it is told, an epoch after the other."""
+
+    learns_from_clean = True  # so that the held-out rows alone decide
+
+    def __init__(self) -> None:
+        self.now = torch.empty(0)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.now[: len(x)]
+
+
+def looked(looks: int, *epochs: Tensor) -> History:
+    rows = blobs(12, seed=0)
+    problem = Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
+    history, method = History(looks, len(epochs)), Said()
+    for epoch, logits in enumerate(epochs):
+        method.now = logits
+        if history.due(epoch):
+            history.look(method, problem, epoch)  # type: ignore[arg-type]
+    return history
+
+
+def opinions(sharpness: float, seed: int, wrong: int = 0) -> Tensor:
+    """Logits of twelve blobs, whose class is i mod 3, with so many of them wrong."""
+    said = torch.where(torch.arange(12) < wrong, (TRUE + 1) % 3, TRUE)
+    noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return sharpness * torch.nn.functional.one_hot(said, 3) + noise
+
+
+TRUE = torch.arange(12) % 3
+EPOCHS = [opinions(1, 0), opinions(3, 1), opinions(3, 2), opinions(3, 3, wrong=9), opinions(3, 4, wrong=12)]
+
+
+def mean_of(*epochs: Tensor) -> Tensor:
+    return torch.stack([e.softmax(1) for e in epochs]).mean(0)
+
+
+def test_the_mean_grows_while_it_is_better_beyond_doubt() -> None:
+    best = looked(5, *EPOCHS).best
+    assert best is not None
+    assert best.epochs == (0, 1)  # a third epoch as good as the second adds nothing that twelve samples could show
+    powered = mean_of(*EPOCHS[:2]) ** (1 / best.temperature)
+    torch.testing.assert_close(best.p, powered / powered.sum(1, keepdim=True))
+    worse = looked(2, EPOCHS[1], EPOCHS[4]).best
+    assert worse is not None
+    assert worse.epochs == (0, 0)
+
+
+def test_better_is_by_more_than_two_standard_errors() -> None:
+    """Differences 1 ± d have the mean 1 and the standard error d√(n/(n − 1))/√n."""
+    d = torch.tensor([1.0, -1.0] * 50, dtype=torch.float64)
+    than = torch.full((100,), 7.0, dtype=torch.float64)
+    for spread, expected in ((4.9, True), (5.1, False)):  # 2 · 5 · √(100/99)/10 = 1.005
+        assert better(than - 1 + spread * d, than) is expected
+    assert not better(than, than)
+    assert better(than[:1] - 0.1, than[:1])
+
+
+def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
+    """By a naive loop over the epochs, with the weights of the whole run known."""
+    losses, p_y = [], []
+    for E in range(5):
+        log_mean = mean_of(*EPOCHS[: E + 1]).log()
+        t, loss = calibrated(log_mean, TRUE)
+        losses.append(loss)
+        p_y.append((log_mean / t).softmax(1)[range(12), TRUE])
+    w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
+    expected = 1 - sum(weight * p for weight, p in zip(w, p_y, strict=True)) / sum(w)
+    _, suspicion = corrected(looked(5, *EPOCHS), alone(EPOCHS[4]), TRUE)
+    torch.testing.assert_close(suspicion, expected)
+
+
+def alone(logits: Tensor) -> Candidate:
+    return candidate(logits, logits, TRUE, (7, 7))
+
+
+def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
+    history = looked(2, opinions(0.1, 0, wrong=6), opinions(0.1, 1, wrong=6))
+    assert history.best is not None
+    good, bad = opinions(6, 2), opinions(0.1, 3, wrong=9)
+    found, _ = corrected(history, alone(good), TRUE)
+    assert found.epochs == (7, 7)
+    torch.testing.assert_close(found.p, (good / found.temperature).softmax(1))
+    assert corrected(history, alone(bad), TRUE)[0] is history.best
+    found, suspicion = corrected(History(0, 9), alone(bad), TRUE)
+    assert found.epochs == (7, 7)
+    torch.testing.assert_close(suspicion, 1 - found.p[range(12), TRUE])
+
+
+@pytest.mark.parametrize(("method", "rows"), [("metalabelnet", 18), ("cross-entropy", 18), ("fine-tune", 4)])
+def test_clean_rows_whose_labels_were_learned_are_no_evidence(method: str, rows: int, tmp_path: Path) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), method)
+    problem = prepare(run)
+    method = build(run, problem)
+    logits, true = clean_logits(method, problem)
+    assert len(logits) == len(true) == rows
+    assert torch.equal(logits[:4], method.logits(problem.select.x))
+    paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
+    assert len(clean_logits(build(run, paper), paper)[0]) == 18
+
+
+@pytest.mark.parametrize(("looks", "epochs"), [(30, 30), (30, 120), (7, 120), (1, 5), (0, 9), (50, 3)])
+def test_looks_are_spread_over_the_run(looks: int, epochs: int) -> None:
+    history = History(looks, epochs)
+    due = [epoch for epoch in range(epochs) if history.due(epoch)]
+    assert len(due) == min(looks, epochs)
+    if due:
+        assert due[-1] == epochs - 1
+        gaps = [b - a for a, b in zip([-1, *due], due, strict=False)]
+        assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_run_takes_the_better_and_says_which(tmp_path: Path) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"))
+    result = train(run, folder=tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "calibration.json").read_text())
+    assert about["temperature"] == RunFolder(tmp_path / "run").temperature() == result.summary["temperature"]
+    assert about["samples"] == 18  # held out or not, MetaLabelNet's classifier is not taught their labels
+    first, last = about["labels"]["epochs"]
+    assert 0 <= first <= last < 5
+    assert about["labels"]["samples"] == 18
+    torch.testing.assert_close(result.labels.probabilities.sum(1), torch.ones(62))
+    assert result.summary["right_after"] == pytest.approx(
+        100
+        * float(
+            (result.labels.verdict().label == result.labels.rows.true)[result.labels.rows.given >= 0].float().mean()
+        )
+    )
+
+
+def test_looking_changes_nothing_but_the_labels(tmp_path: Path) -> None:
+    file = write_npz(tmp_path / "tiny.npz")
+    with_looks, without = (train(tiny_run(file, looks=looks)) for looks in (30, 0))
+    own = {"seconds", "suspects", "right_after", "suspicion_auroc", "suspicion_ap", "label_ece"}
+    for name, value in with_looks.summary.items():
+        if name not in own:
+            assert value == without.summary[name], name
+    for one, other in zip(with_looks.method.model().values(), without.method.model().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+# What is measured
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_areas_are_those_of_scikit_learn(ties: bool) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    g = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        score = torch.rand(40, generator=g, dtype=torch.float64)
+        score = (score * 6).floor() / 6 if ties else score
+        positive = torch.rand(40, generator=g) < score * 0.6
+        if 0 < int(positive.sum()) < 40:
+            assert auroc(score, positive) == pytest.approx(metrics.roc_auc_score(positive, score))
+            assert average_precision(score, positive) == pytest.approx(metrics.average_precision_score(positive, score))
+
+
+def test_one_kind_of_sample_has_no_area() -> None:
+    score = torch.rand(5)
+    none, every = torch.zeros(5, dtype=torch.bool), torch.ones(5, dtype=torch.bool)
+    assert auroc(score, none) is auroc(score, every) is average_precision(score, none) is None
+    assert average_precision(score, every) == pytest.approx(1.0)
+
+
+def test_each_class_has_its_accuracy() -> None:
+    true, predicted = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 1])
+    assert class_accuracy(predicted, true, CLASSES) == pytest.approx(
+        {"a": 200 / 3, CLASSES[1]: 100.0, CLASSES[2]: None}
+    )
+
+
+def test_label_quality_counts_labeled_rows_with_a_truth() -> None:
+    rows = make_rows(torch.zeros(4, 2), GIVEN, true=torch.tensor([0, 0, 1, -1]), classes=CLASSES, what="four")
+    quality = label_quality(LabelTable(rows=rows, probabilities=P))
+    assert quality["right_before"] == 50.0  # of rows 0 and 1
+    assert quality["right_after"] == 100.0
+    assert quality["suspicion_auroc"] == quality["suspicion_ap"] == 1.0
+    # rows 0, 1 and 2 have a truth; the last of them is wrong with 0.8
+    assert quality["label_ece"] == pytest.approx(100 * (0.3 + 0.4 + 0.8) / 3)
+    nobody = make_rows(torch.zeros(4, 2), GIVEN, classes=CLASSES, what="four")
+    assert set(label_quality(LabelTable(rows=nobody, probabilities=P)).values()) == {None}
+
+
+def test_the_summary_has_the_classes_by_name(tmp_path: Path) -> None:
+    x, y = samples(30, seed=1)
+    summary = train(tiny_run(write_npz(tmp_path / "tiny.npz", x_test=x, y_test=y))).summary
+    assert list(summary["class_accuracy"]) == list(CLASSES)
+    assert sum(summary["class_accuracy"].values()) / 3 == pytest.approx(summary["test_accuracy"])  # ten of each
+    assert summary["right_before"] == pytest.approx(100 * (1 - summary["noise_rate"]), abs=8)
+    assert summary["ece_calibrated"] >= 0
