@@ -133,7 +133,7 @@ def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
     one = dataclasses.replace(run, method="cross-entropy", settings={}, looks=0)
     held_out = Problem(train=both, clean=clean, select=problem.select, test=outside, noise_rate=problem.noise_rate)
     loop = Watched(one, held_out, None, None)
-    result = loop.run_to_the_end(None, None, 1e9)
+    result = to_the_end(loop.steps(None, None, 1e9))
     selected = logits_of(result.method, outside.x).softmax(1)
     arrays = {"rows": (part == k).nonzero()[:, 0], "selected": selected.float(), "last": loop.last.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
