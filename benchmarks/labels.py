@@ -37,7 +37,7 @@ from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.folder import commit, versions
-from metalabelnet.train.loop import Loop, train
+from metalabelnet.train.loop import Loop, to_the_end, train
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision
 
