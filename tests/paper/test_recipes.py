@@ -30,7 +30,8 @@ COUNTS = {
 def test_every_run_of_it_is_different_and_its_own(name: str) -> None:
     made = entries(name, Selection())
     assert len(made) == COUNTS[name]
-    assert len({key(e) for e in made}) == len(made)
+    told_apart = [e for e in made if METHODS[e.method].reads_given]
+    assert len({key(e) for e in told_apart}) == len(told_apart)
 
 
 def test_the_table_has_every_method() -> None:

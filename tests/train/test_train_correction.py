@@ -140,10 +140,10 @@ def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
 def test_clean_rows_whose_labels_were_learned_are_no_evidence(method: str, rows: int, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), method)
     problem = prepare(run)
-    method = build(run, problem)
-    logits, true = clean_logits(method, problem)
+    made = build(run, problem)
+    logits, true = clean_logits(made, problem)
     assert len(logits) == len(true) == rows
-    assert torch.equal(logits[:4], method.logits(problem.select.x))
+    assert torch.equal(logits[:4], made.logits(problem.select.x))
     paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
     assert len(clean_logits(build(run, paper), paper)[0]) == 18
 

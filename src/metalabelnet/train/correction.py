@@ -9,7 +9,8 @@ The rule, for a sample x with given label y:
     label       argmax p(x)
     confidence  max p(x)
     suspicion   1 − Σ_E w_E p_E,y(x),  w_E ∝ exp(−√n (L_E − min L))
-    suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x))
+    suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)); without clean
+                samples p cannot know how many, and a suspect is a sample whose label is not y
 
 Why the mean: a network learns what samples have in common before it learns single labels by heart, and the mean
 remembers what it said before. Why two standard errors (of the difference, sample by sample): labels learned by heart
@@ -53,12 +54,14 @@ class Verdict(NamedTuple):
     suspect: Tensor
 
 
-def judge(p: Tensor, given: Tensor, suspicion: Tensor | None = None) -> Verdict:
+def judge(p: Tensor, given: Tensor, suspicion: Tensor | None = None, *, calibrated: bool = True) -> Verdict:
     """The last four lines of the rule; without a history suspicion is 1 − p_y."""
     confidence, label = p.max(1)
     labeled = given >= 0
     doubt = 1 - given_probability(p, given)
     suspicion = torch.where(labeled, doubt if suspicion is None else suspicion, float("nan"))
+    if not calibrated:
+        return Verdict(label, confidence, suspicion, labeled & (label != given))
     expected = round(float(doubt[labeled].double().sum()))
     order = torch.where(labeled, suspicion, -1.0).argsort(descending=True, stable=True)
     suspect = torch.zeros_like(labeled)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import metalabelnet
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import to_input
 from metalabelnet.errors import InputError, missing_package
 from metalabelnet.train.checkpoint import write_atomically
@@ -30,15 +31,16 @@ BATCHES = (2, 5)  # the second shows that any number of samples goes through
 
 
 class Probabilities(nn.Module):
-    """A method's classifier as one module: samples as they are stored in, probabilities out."""
+    """A method's classifier as one module: samples as they are stored in, calibrated probabilities out."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, temperature: float) -> None:
         super().__init__()
+        self.temperature = temperature
         self.net, self.dtype = method.classifier().requires_grad_(requires_grad=False), method.task.dtype
 
     def forward(self, samples: Tensor) -> Tensor:
         """The probability of each class."""
-        return torch.softmax(self.net(to_input(samples, self.dtype)), 1)
+        return at_temperature(self.net(to_input(samples, self.dtype)), self.temperature)
 
 
 def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
@@ -54,7 +56,7 @@ def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
     except ImportError as error:
         raise missing_package("onnx, onnxruntime and onnxscript", "onnx", "exporting to ONNX") from error
     predictor = Predictor(folder, net=net, device="cpu")
-    module = Probabilities(predictor.method).eval()
+    module = Probabilities(predictor.method, predictor.files.temperature()).eval()
     first, second = (_samples(rows, predictor.shape) for rows in BATCHES)
     with _quiet():
         program: Any = torch.onnx.export(

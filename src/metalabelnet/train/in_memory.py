@@ -78,6 +78,7 @@ def settle(
             select=select.to(device),
             test=test.to(device),
             noise_rate=float(wrong.double().mean()) if len(wrong) else float("nan"),
+            trusted=meta is not None,
         ),
     )
 

@@ -30,17 +30,18 @@ class LabelTable:
     `label`, `confidence`, `suspect` and `suspicion` are those of the rule in `correction`. Where no suspicion is known
     from the history of a run, it is 1 − the probability of the given label; a sample without a label has none. The
     soft labels of the method, where it makes some, stand beside them; they teach the classifier and are not the better
-    guess.
+    guess. `calibrated` says whether probabilities were, on clean samples.
     """
 
     rows: Rows
     probabilities: Tensor
     suspicion: Tensor | None = None
     soft_labels: Tensor | None = None
+    calibrated: bool = True
 
     def verdict(self) -> Verdict:
         """What the table says of each sample, as tensors."""
-        return judge(self.probabilities, self.rows.given, self.suspicion)
+        return judge(self.probabilities, self.rows.given, self.suspicion, calibrated=self.calibrated)
 
     def columns(self) -> list[str]:
         """The names of the columns."""

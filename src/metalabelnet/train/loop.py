@@ -335,7 +335,11 @@ class Loop:
         selected = candidate(logits, clean, true, (epoch, epoch))
         found, suspicion = corrected(self.looked, selected, problem.train.given)
         labels = LabelTable(
-            rows=problem.train, probabilities=found.p, suspicion=suspicion, soft_labels=self.best["soft_labels"]
+            rows=problem.train,
+            probabilities=found.p,
+            suspicion=suspicion,
+            soft_labels=self.best["soft_labels"],
+            calibrated=problem.trusted,
         )
         calibration = {**selected.about(), "labels": found.about()}
         summary = self.summary(labels, logits.argmax(1), calibration["temperature"])

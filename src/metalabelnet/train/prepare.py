@@ -32,6 +32,7 @@ class Problem:
     select      clean rows on which the epoch is selected: held out, or the same as `clean`
     test        rows that decide nothing
     noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
+    trusted     whether the labels of `select` can be trusted; without a clean set they cannot
     inputs      how samples were made into numbers, where they were not numbers already
     notes       what the reader of the data has to say
     """
@@ -41,6 +42,7 @@ class Problem:
     select: Rows
     test: Rows
     noise_rate: float
+    trusted: bool = True
     inputs: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
