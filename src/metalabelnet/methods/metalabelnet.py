@@ -12,12 +12,14 @@ from metalabelnet.core.labelnet import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.stored import chunks
+from metalabelnet.data.stored import Stored, chunks
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
@@ -92,11 +94,19 @@ class MetaLabelNet(Method):
             return None
         return torch.cat([predict(self.phase2.m, v).exp() for v in self._features()])
 
-    def _features(self) -> list[Tensor]:
-        """g(x) of the training rows, a piece at a time. g is fixed from the end of warm-up on: computed once."""
-        if self.features is None:
-            assert self.phase2 is not None
-            self.features = [self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(self.task.train.x)]
+    def _features(self) -> Iterable[Tensor]:
+        """g(x) of the training rows, a piece at a time.
+
+        g is fixed from the end of warm-up on: computed once, and kept where the samples themselves fit into memory.
+        """
+        if self.features is not None:
+            return self.features
+        assert self.phase2 is not None
+        g, dtype = self.phase2.g, self.task.dtype
+        pieces = (g(to_input(x, dtype)) for x in chunks(self.task.train.x))
+        if isinstance(self.task.train.x, Stored):
+            return pieces
+        self.features = list(pieces)
         return self.features
 
     def parts(self) -> dict[str, Part]:

@@ -46,7 +46,7 @@ def standing(results: Results) -> Table:
         others = {m: found[m, name, ""] for m in TABLE_METHODS if m != "metalabelnet" and found[m, name, ""].values()}
         best = max(others, key=lambda m: others[m].mean() or 0.0, default=None)
         against = [_against(ours, others.get(method)) for method in ("fine-tune", "meta-only", "cross-entropy")]
-        of_all = "" if best is None else f"{best} ({len(others)} run), {_against(ours, others[best])}"
+        of_all = "" if best is None else f"{best} (of {len(others)} run), {_against(ours, others[best])}"
         rows.append([cell_name(name), ours.text(), *against, of_all])
     columns = ["noise", "metalabelnet", "against fine-tune", "against meta-only", "against cross-entropy"]
     title = (
