@@ -107,7 +107,7 @@ def test_where_it_wins_and_where_it_loses(tmp_path: Path) -> None:
     runs = [("metalabelnet", 78.0), ("fine-tune", 79.5), ("meta-only", 74.0), ("gce", 66.0)]
     results = store(tmp_path, *(line(entry("cifar10-table", m), a) for m, a in runs))
     row = next(row for row in standing(results).rows if row[0] == "feature-dependent 60 %")
-    assert row[1:] == ["78.00 (1)", "-1.50", "+4.00", "", "fine-tune (3 run), -1.50"]
+    assert row[1:] == ["78.00 (1)", "-1.50", "+4.00", "", "fine-tune (of 3 run), -1.50"]
 
 
 def test_claims_are_answered_by_numbers_or_not_run(tmp_path: Path) -> None:
