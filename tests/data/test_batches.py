@@ -79,6 +79,15 @@ def test_an_epoch_can_be_entered_at_any_step(start: int) -> None:
         assert a.seed == b.seed
 
 
+def test_nothing_is_shuffled_when_the_order_is_given() -> None:
+    made = batches(rows(30), rows(20), order="given", augment="crop")
+    for epoch in (0, 1):
+        assert torch.cat([b.index for b in made.epoch(epoch, labeled_only=False)]).tolist() == list(range(24))
+        clean = [b.clean_y for b in made.epoch(epoch, labeled_only=False)]
+        assert torch.equal(clean[0], torch.arange(8) % 2)
+        assert torch.equal(clean[0], clean[2])  # two full batches in a round
+
+
 def test_epochs_and_seeds_differ() -> None:
     first = next(batches(rows(64), rows(20)).epoch(0, labeled_only=False))
     later = next(batches(rows(64), rows(20)).epoch(1, labeled_only=False))

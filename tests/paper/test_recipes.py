@@ -21,6 +21,7 @@ COUNTS = {
     "ablation-entropy": 3,
     "ablation-beta": 4,
     "ablation-labelnet": 4,
+    "differences": 10,
     "fig-losses": 1,
     "cifar10n": 14 * 3,
 }

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
 
 
+ORDERS = ("shuffled", "given")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """What a method is given for one step.
@@ -59,7 +62,8 @@ class Batches:
 
     Every batch is full. The rows left over at the end of an epoch wait for the next one's shuffle; where
     there are fewer rows than one batch holds, the batch is all of them. The same goes for the clean rows,
-    which are gone through again and again within an epoch.
+    which are gone through again and again within an epoch. With the order `given` nothing is shuffled, and the rows
+    left over are never seen.
     """
 
     train: Rows
@@ -69,6 +73,7 @@ class Batches:
     augment_clean: bool
     dtype: torch.dtype
     seed: int
+    order: str = ORDERS[0]
 
     def steps(self, *, labeled_only: bool) -> int:
         """How many batches an epoch has."""
@@ -109,6 +114,8 @@ class Batches:
         )
 
     def _shuffled(self, count: int, *name: str | int) -> Tensor:
+        if self.order == "given":
+            return torch.arange(count)
         return torch.randperm(count, generator=generator(self.seed, "shuffle", *name))
 
     def _in_batches(self, order: Tensor, count: int) -> Tensor:

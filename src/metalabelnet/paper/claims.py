@@ -38,6 +38,21 @@ def agreement(results: Results) -> Table:
     return Table(title=title, columns=["noise", "ours", "paper", "difference", "verdict"], rows=rows)
 
 
+def warm_up(results: Results) -> Table:
+    """What warm-up, which is cross-entropy on the given labels, reaches beside the paper's cross-entropy."""
+    found, rows = places("cifar10-table", results), []
+    for name in CELLS:
+        lines = [line for line in found["metalabelnet", name, ""].lines if line.get("curves")]
+        ends = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in lines]
+        mean = f"{sum(ends) / len(ends):.2f} ({len(ends)})" if ends else ""
+        number = paper_number("cifar10-table", "cross-entropy", name)
+        rows.append([cell_name(name), mean, found["cross-entropy", name, ""].text(), str(number)])
+    title = (
+        "Cross-entropy: test accuracy at the end of MetaLabelNet's warm-up, selected in a whole run, and in the paper"
+    )
+    return Table(title=title, columns=["noise", "end of warm-up", "whole run", "paper"], rows=rows)
+
+
 def standing(results: Results) -> Table:
     """Where MetaLabelNet wins and where it loses, to the two baselines the paper leaves out first."""
     found, rows = places("cifar10-table", results), []

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError, unknown
-from metalabelnet.paper.claims import agreement, claims, standing
+from metalabelnet.paper.claims import agreement, claims, standing, warm_up
 from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.figures import has_figure
 from metalabelnet.paper.recipes import WHATS
@@ -84,6 +84,7 @@ def provenance(results: Results) -> Table:
 OTHERS: dict[str, Callable[[Results], Table]] = {
     "provenance": provenance,
     "agreement": agreement,
+    "warm-up": warm_up,
     "standing": standing,
     "claims": claims,
 }

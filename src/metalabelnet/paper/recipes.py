@@ -151,6 +151,15 @@ def _setting(name: str, kind: Callable[[str], Any]) -> Callable[[str], dict[str,
 
 _FEATURE = CELLS[4:]
 
+# What differs from the authors' code and can be set as there, and the other way where ours is theirs.
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "not shuffled": {"order": "given"},
+    "rate drops at 41 and 81": {"rate_drops": (41, 81)},
+    "losses summed over classes": {"settings": {"loss_scale": "sum"}},
+    "statistics of the training batches alone": {"settings": {"meta_updates_statistics": False}},
+}
+
 WHATS: dict[str, What] = {
     "cifar10-table": What(
         summary="test accuracy under uniform and feature-dependent noise at 20, 40, 60, 80 %, fourteen methods",
@@ -214,6 +223,13 @@ WHATS: dict[str, What] = {
         make=cifar10,
         points=KINDS,
         vary=_setting("labelnet", str),
+    ),
+    "differences": What(
+        summary="one thing changed at a time: what may set our numbers apart from the paper's",
+        make=cifar10,
+        cells=("uniform:0.6", "feature:0.6"),
+        points=tuple(DIFFERENCES),
+        vary=lambda point: DIFFERENCES[point],
     ),
     "fig-losses": What(
         summary="the three losses along the step of one real iteration",

@@ -114,6 +114,7 @@ POINT = {
     "ablation-entropy": "weight of the entropy loss",
     "ablation-beta": "β",
     "ablation-labelnet": "label net",
+    "differences": "what is changed",
 }
 
 

@@ -188,6 +188,7 @@ class Loop:
             augment_clean=self.method.learns_from_clean,
             dtype=run.torch_dtype,
             seed=run.seed,
+            order=run.order,
         )
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
         self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)

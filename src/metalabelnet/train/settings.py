@@ -16,6 +16,7 @@ import torch
 
 from metalabelnet.data import DATASETS, PATHS, Reading
 from metalabelnet.data.augment import AUGMENTS
+from metalabelnet.data.batches import ORDERS
 from metalabelnet.data.own import ON_ERROR
 from metalabelnet.data.sheet import is_sheet
 from metalabelnet.data.splits import SPLITS
@@ -80,6 +81,7 @@ class Run:
     rate_drops: tuple[int, ...] = _field((10, 20), "epochs at which the rate drops to a tenth")
     momentum: float = _field(0.9, "the classifier's momentum")
     weight_decay: float = _field(1e-4, "the classifier's weight decay")
+    order: str = _field(ORDERS[0], "order of the samples: shuffled every epoch, or as given")
     augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
     looks: int = _field(30, "epochs at which the training rows are looked at for the label table; 0: the selected one")
     seed: int = _field(0, "seed of everything random")
@@ -194,6 +196,7 @@ def _check(run: Run) -> None:
         ("preset", run.preset, PRESETS),
         ("network", run.net, (run.net,) if is_outside(run.net) else ("auto", *NETS, *OUTSIDE)),
         ("augmentation", run.augment, AUGMENTS),
+        ("order", run.order, ORDERS),
         ("dtype", run.dtype, DTYPES),
         ("engine", run.engine, ENGINES),
         ("way to treat errors", run.on_error, ON_ERROR),
