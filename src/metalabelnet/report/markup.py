@@ -67,5 +67,5 @@ def table(
     """A table in a box that can be moved sideways where the screen is narrow. The first cell of a row is its name."""
     head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in columns))) if columns else Html()
     body = (tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows)
-    title = tag("caption", caption) if caption else Html()
+    title = tag("caption", tag("span", caption)) if caption else Html()
     return tag("div", tag("table", title, head, tag("tbody", *body), class_=class_), class_="wide")

@@ -33,13 +33,13 @@ def matrix(pairs: Pairs, classes: Sequence[str], *, rows: str, columns: str, sha
         cells = []
         for c in range(len(classes)):
             n, share = pairs[r, c], pairs[r, c] / max(1, totals[r])
-            text = str(n) if not shares else f"{100 * share:.1f}".removesuffix(".0")
+            text = str(n) if not shares else f"{100 * share:.1f}"
             kind = "hit" if r == c else "miss"
             cells.append(tag("td", text if n else "·", class_=f"{kind} h{_shade(share)}" if n else "none"))
         cells.append(tag("td", str(totals[r])))
         body.append(tag("tr", tag("th", named(name, 20), scope="row"), *cells))
-    head = tag("thead", tag("tr", tag("th", f"{rows} ↓ {columns} →", scope="col"), *heads))
-    whole = tag("table", tag("caption", caption), head, tag("tbody", *body), class_="matrix")
+    head = tag("thead", tag("tr", tag("th", f"{rows} ↓", tag("br"), f"{columns} →", scope="col"), *heads))
+    whole = tag("table", tag("caption", tag("span", caption)), head, tag("tbody", *body), class_="matrix")
     return tag("div", whole, class_="wide")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet import nets
 from metalabelnet.report.curves import chart, series
 from metalabelnet.report.markup import Html, cut, join, named, table, tag
 from metalabelnet.report.matrices import MOST_CLASSES, matrix
@@ -93,7 +94,7 @@ def _what(told: Told) -> Html:
         ["A sample", _shape(told)],
         ["Classes", _classes(told)],
         ["Noise", f"{run['noise']}{rate}"],
-        ["Network", str(about["own_net"] or run["net"])],
+        ["Network", _net(told)],
         ["Epochs", f"{s['epochs']}, of which number {s['selected_epoch']} was selected (they count from 0)"],
         ["Seed", str(run["seed"])],
         ["Time", f"{s['seconds']:.1f} s"],
@@ -114,6 +115,14 @@ def _shape(told: Told) -> str:
     shape = told.about["shape"]
     kind = (told.inputs or {}).get("kind", "image" if len(shape) == 3 else "row of numbers")
     return f"{kind}, {'×'.join(map(str, shape))} numbers"
+
+
+def _net(told: Told) -> str:
+    """The network by name; `auto` is the one for this kind and size of samples."""
+    own, name = told.about["own_net"], str(told.settings["net"])
+    if own is not None or name != "auto":
+        return str(own or name)
+    return f"{nets.auto(tuple(told.about['shape']), (told.inputs or {}).get('kind'))} (auto)"
 
 
 def _classes(told: Told, most: int = 20) -> Html:
@@ -212,7 +221,8 @@ def _shown(one: Suspect, sample: Sample | None) -> Html:
     if sample is None:
         return Html()
     if sample.picture is not None:
-        return tag("img", src=sample.picture, alt=f"sample {cut(one.id, 60)}", loading="lazy")
+        small = sample.picture.startswith("data:image/png")  # of few pixels, which are better seen than blurred
+        return tag("img", src=sample.picture, alt=f"sample {cut(one.id, 60)}", class_="small" if small else None)
     if sample.text is not None:
         return tag("blockquote", cut(sample.text, LONGEST_TEXT) or "(empty)", dir="auto")
     if sample.cells:
