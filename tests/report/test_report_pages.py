@@ -1,5 +1,6 @@
 """Pages of runs as they may come: many classes, hostile names, one epoch, old folders, several runs."""
 
+import itertools
 import json
 import re
 import statistics
@@ -106,6 +107,16 @@ def test_seeds_are_one_row_of_the_comparison(here: Path) -> None:
     assert spread([]) == "–"
 
 
+def test_the_settings_of_different_methods_are_not_compared(here: Path) -> None:
+    folders = [write_run(here / f"{k}", ("a", "b")) for k in range(3)]
+    for folder, method, own in zip(folders, ("gce", "sce", "sce"), ({"q": 0.7}, {"a": 1}, {"a": 2}), strict=True):
+        about = json.loads((folder / "run.json").read_text())
+        about["run"]["method"], about["method_settings"] = method, own
+        (folder / "run.json").write_text(json.dumps(about))
+    made = page_of(*folders)
+    assert re.search(r"seconds gce 0 76\.54 .* sce, sce\.a 1 0 76\.54 .* sce, sce\.a 2 0 76\.54 ", made.text)
+
+
 def test_a_page_that_grows_too_large_leaves_out_and_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [write_run(here / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
     whole = make_report(folders)
@@ -190,7 +201,7 @@ def test_ticks_span_the_values_in_round_steps() -> None:
         assert 2 <= len(found) <= 8
         assert found[0] <= low
         assert found[-1] >= high
-        steps = {round((b - a) / (found[1] - found[0]), 6) for a, b in zip(found, found[1:], strict=False)}
+        steps = {round((b - a) / (found[1] - found[0]), 6) for a, b in itertools.pairwise(found)}
         assert steps == {1}
 
 

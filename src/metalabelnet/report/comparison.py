@@ -60,23 +60,30 @@ def compare(runs: Sequence[Told]) -> Html:
         rows.append([named(name, 80), cut(seeds, 30), *cells, spread(group.values("seconds"), 1)])
     several = any(len(group.runs) > 1 for group in found)
     caption = "Mean ± standard deviation over runs that differ by their seed alone" if several else "One run a row"
-    parts = [table(["run", "seeds", *shown, "seconds"], rows, caption=caption, class_="numbers")]
+    return join(table(["run", "seeds", *shown, "seconds"], rows, caption=caption, class_="numbers"), draw(found, names))
+
+
+def draw(found: Sequence[Group], names: Sequence[str]) -> Html:
+    """The accuracy of each row by epoch, of the best where there are many."""
     key = "test_accuracy" if any(group.values("test_accuracy") for group in found) else "meta_accuracy"
     title = "Test accuracy" if key == "test_accuracy" else "Accuracy on the held-out clean samples"
-    lines = [mean_line(group, cut(name, 50), key) for group, name in zip(found, names, strict=True)]
-    if any(line.points for line in lines):
-        parts.append(
-            tag("div", chart(title, [line for line in lines if line.points][:COLORS], unit="%"), class_="charts")
-        )
-        if len(lines) > COLORS:
-            parts.append(tag("p", f"The first {COLORS} rows of {len(lines)} are drawn.", class_="note"))
-    return join(*parts)
+    order = sorted(zip(found, names, strict=True), key=lambda row: -statistics.mean(row[0].values(key) or [0.0]))
+    lines = [mean_line(group, cut(name, 50), key) for group, name in order]
+    drawn = [line for line in lines if line.points][:COLORS]
+    if not drawn:
+        return Html()
+    said = f"The {COLORS} best of {len(lines)} rows are drawn, the best first." if len(lines) > COLORS else ""
+    note = tag("p", said, class_="note") if said else Html()
+    return join(tag("div", chart(title, drawn, unit="%"), class_="charts"), note)
 
 
 def row_names(found: Sequence[Group]) -> list[str]:
-    """The method, and every setting in which the rows differ."""
-    keys = list(dict.fromkeys(key for group in found for key in group.settings))
-    differ = [key for key in keys if len({json.dumps(group.settings.get(key), sort_keys=True) for group in found}) > 1]
+    """The method, and every setting in which rows differ; a method's own settings are compared within the method."""
+    values: dict[str, set[str]] = {}
+    for group in found:
+        for key, value in group.settings.items():
+            values.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
+    differ = [key for key, several in values.items() if len(several) > 1]
     names = []
     for group in found:
         said = [str(group.settings.get("method"))]

@@ -52,7 +52,7 @@ def _frequent(pairs: Pairs, classes: Sequence[str], *, rows: str, columns: str) 
     said = tag(
         "p",
         f"With {len(classes)} classes the matrix is too large for a page. {same} samples lie on its diagonal, "
-        f"{other} beside it, in {len(wrong)} pairs of classes"
+        f"{other} beside it, in {len(wrong)} pair{'s' if len(wrong) != 1 else ''} of classes"
         + (f"; these are the {MOST_PAIRS} most frequent." if len(wrong) > MOST_PAIRS else "."),
     )
     found = [

@@ -209,7 +209,7 @@ def _suspects(told: Told, samples: Mapping[int, Sample], note: str) -> Html:
 def _card(one: Suspect, sample: Sample | None) -> list[Html]:
     facts = [
         ("given", named(one.given)),
-        ("suggested", join(tag("strong", named(one.label)), f" {100 * one.confidence:.1f} %")),
+        ("suggested", join(tag("strong", named(one.label)), f" {100 * one.confidence:.1f}\u00a0%")),
         ("suspicion", Html(f"{one.suspicion:.3f}")),
     ]
     facts += [("in truth", named(one.true))] if one.true else []
@@ -235,7 +235,7 @@ def _shown(one: Suspect, sample: Sample | None) -> Html:
 
 def percent(value: float | None) -> str:
     """Two digits, as the command line has them."""
-    return "–" if value is None else f"{value:.2f} %"
+    return "–" if value is None else f"{value:.2f}\u00a0%"
 
 
 def _number(value: Any) -> str:
