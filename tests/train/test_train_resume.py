@@ -18,6 +18,7 @@ from metalabelnet.train.settings import Run
 
 WARM_UP, LATER = 2 * 4, {"used": 3 * 5, "left out": 3 * 4}  # steps
 FILES = {"run.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.csv", "calibration.json"}
+FILES |= {"confusion.json"}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import metalabelnet
 from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.formats import FORMATS
+from metalabelnet.cli.report import report
 from metalabelnet.cli.reproduce import reproduce
 from metalabelnet.data.own import ON_ERROR
 
@@ -45,6 +46,10 @@ PREDICT = """examples:
 EXPORT = """examples:
   metalabelnet export runs/mine --onnx model.onnx
   metalabelnet export runs/mine --onnx model.onnx --net my_nets:make
+"""
+REPORT = """examples:
+  metalabelnet report runs/mine -o report.html
+  metalabelnet report runs/compare-digits-uniform0.4-meta100/*-seed* -o report.html     side by side
 """
 REPRODUCE = """examples:
   metalabelnet reproduce --list                                    what there is, and what has been run
@@ -137,6 +142,12 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
     export.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
+
+    pages = command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT)
+    pages.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    pages.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html"
+    )
 
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
 

@@ -6,6 +6,7 @@ summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
 calibration.json   the temperature of the model's probabilities, and what the label table was made of
 labels.csv         a row for each training sample
+confusion.json     how many samples of each class are taken for which, on the test or the held-out clean rows
 inputs.json        how samples were made into numbers, for a person's own data
 checkpoint/        while it runs
 """

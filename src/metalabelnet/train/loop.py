@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import time
 from contextlib import nullcontext
@@ -28,7 +29,7 @@ from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, 
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
-from metalabelnet.train.quality import class_accuracy, label_quality
+from metalabelnet.train.quality import class_accuracy, confusion, label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -249,6 +250,8 @@ class Loop:
         accuracy, loss = score(self.method, self.problem.select)
         line: dict[str, Any] = {
             "epoch": self.epoch,
+            "phase": self.method.phase(),
+            "candidate": self.epoch >= self.method.candidates_from,
             "rate": self.method.rate_at(self.epoch),
             "loss": float(self.losses.double().mean()),
             "meta_accuracy": accuracy,
@@ -352,6 +355,7 @@ class Loop:
                 buffer = io.BytesIO()
                 np.save(buffer, array)
                 checkpoint.write_atomically(self.files.path / name, buffer.getvalue())
+            self.files.write("confusion.json", json.dumps(confusion(self.method, problem)) + "\n")
             self.files.write_metrics(self.history)
             self.files.write_json("summary.json", summary)
             self.files.clean_up()

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.train.evaluate import calibration_error
+from metalabelnet.train.evaluate import calibration_error, logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data import Rows
+    from metalabelnet.methods import Method
     from metalabelnet.train.labels import LabelTable
+    from metalabelnet.train.prepare import Problem
 
 
 def class_accuracy(predicted: Tensor, true: Tensor, classes: tuple[str, ...]) -> dict[str, float | None]:
@@ -20,6 +22,18 @@ def class_accuracy(predicted: Tensor, true: Tensor, classes: tuple[str, ...]) ->
     hits = torch.bincount(true[predicted == true], minlength=len(classes)).tolist()
     sizes = torch.bincount(true, minlength=len(classes)).tolist()
     return {name: 100 * hit / size if size else None for name, hit, size in zip(classes, hits, sizes, strict=True)}
+
+
+def confusion(method: Method, problem: Problem) -> dict[str, Any]:
+    """How many samples of each true class are taken for which: [true, predicted, count] where there are any.
+
+    Of the test rows or, where there are none, of those the epoch was selected on. Only pairs that occur are listed,
+    because a thousand classes have a million.
+    """
+    part, rows = ("test", problem.test) if len(problem.test) else ("select", problem.select)
+    pairs = torch.stack([rows.true, logits_of(method, rows.x).argmax(1)], 1)
+    found, counts = torch.unique(pairs, dim=0, return_counts=True)
+    return {"part": part, "counts": torch.cat([found, counts[:, None]], 1).tolist()}
 
 
 def auroc(score: Tensor, positive: Tensor) -> float | None:
