@@ -9,6 +9,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from files import TABLE, table_rows, text_rows, write_csv
 from shell import TINY
@@ -167,3 +168,13 @@ def test_the_command_line_starts_without_the_extras_where_they_are_installed(tmp
     loaded = set(run(Path(sys.executable), ["-c", show], tmp_path).stdout.split())
     assert {"torch", "metalabelnet"} <= loaded
     assert not loaded & {*EXTRAS, "PIL", "scipy", "pandas"}
+
+
+def test_a_report_needs_no_extra(python: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (60, 48, 48, 3), dtype=np.uint8)
+    np.savez(tmp_path / "pics.npz", x_train=x, y_train=np.arange(60) % 2)
+    quick = "--meta 10 --epochs 2 --warmup 1 --net small-cnn --device cpu --out run"
+    assert run(python, ["-m", "metalabelnet", "train", "pics.npz", *quick.split()], tmp_path).returncode == 0
+    said = run(python, ["-m", "metalabelnet", "report", "run"], tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count('src="data:image/png;base64,') == 30

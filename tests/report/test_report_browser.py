@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made import HOSTILE, write_run
+from folders import HOSTILE, write_run
 
 from metalabelnet.report import make_report
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made import Page, page_of, run
+from folders import Page, page_of, run
 from PIL import Image
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "train")]

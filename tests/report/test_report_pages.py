@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made import HOSTILE, Page, page_of, write_run
+from folders import HOSTILE, Page, page_of, write_run
 
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 

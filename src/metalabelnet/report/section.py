@@ -200,7 +200,11 @@ def _noise(told: Told) -> Html:
 def _suspects(told: Told, samples: Mapping[int, Sample], note: str) -> Html:
     if not told.suspects:
         return tag("p", "No training sample has a given label.", class_="missing")
-    said = tag("p", "Each with the label it was given, and the one this run would give it with its confidence.")
+    said = tag(
+        "p",
+        "Each with the label it was given, and the one this run would give it with its confidence. The two can be the "
+        "same: suspicion also counts how late a label was learned.",
+    )
     warning = tag("p", note, class_="missing") if note else Html()
     cards = (tag("li", *_card(one, samples.get(one.index))) for one in told.suspects)
     return join(said, warning, tag("ol", *cards, class_="cards"))
