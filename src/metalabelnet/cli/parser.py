@@ -11,6 +11,8 @@ from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.reproduce import reproduce
+from metalabelnet.cli.review import EXAMPLES as REVIEW
+from metalabelnet.cli.review import add_review, review
 from metalabelnet.data.own import ON_ERROR
 
 if TYPE_CHECKING:
@@ -138,6 +140,9 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
     export.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
 
+    add_review(
+        command("review", review, "look at labels on a page of this computer, and take away what is right", REVIEW)
+    )
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
 
     methods = command("methods", commands.methods, "list the methods, or the settings of one")
