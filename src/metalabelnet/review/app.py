@@ -81,6 +81,7 @@ class App:
             here="check",
             view=view,
             which=which,
+            plain=pages.Filter(),
             fields=dict(fields),
             cards=[self._card(row) for row in rows],
             count=pages.count(self.store, which),
@@ -132,7 +133,12 @@ class App:
         ]
         run = shlex.quote(str(self.source.run or self.source.data))
         return self._page(
-            "take.html", here="take", so_far=so_far, lacking=lacking, shell=run, data=shlex.quote(self.source.data)
+            "take.html",
+            here="take",
+            so_far=so_far,
+            lacking=lacking,
+            shell=run,
+            data=shlex.join([self.source.data, *self.source.options]),
         )
 
     def take_file(self, request: Request) -> Response:

@@ -62,6 +62,7 @@ class Source:
     given: Sequence[int]
     splits: Mapping[int, str]  # of positions that are not trained on
     checked: Mapping[int, int]  # the right label of those that are clean
+    options: tuple[str, ...]  # of `train`, as the run had them or as they were given
     own: bool  # whether `train --meta FILE` can name samples of it
     fingerprint: str
     notes: tuple[str, ...] = ()
@@ -180,6 +181,7 @@ def _of_own(path: str, reading: Reading, folder: Path | None) -> Source:
         given=[number.get(label, UNLABELED) for label in rows.labels],
         splits=dict.fromkeys(inside, "clean"),
         checked=inside,
+        options=_options(reading),
         own=True,
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels),
         notes=(f"{outside} clean samples of the run are not part of {path}: add them yourself",) if outside else (),
@@ -208,12 +210,20 @@ def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
         given=train.given.tolist(),
         splits=splits,
         checked=checked,
+        options=(),
         own=False,
         fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist()),
         notes=()
         if name not in DATASETS
         else (f"{name} is a benchmark with a clean set of its own: train --meta FILE is for folders and tables",),
     )
+
+
+def _options(reading: Reading) -> tuple[str, ...]:
+    """How the data was read, in the words of the command line; the clean set is left for the new one."""
+    names = ("image", "text", "features", "label", "id", "trusted", "truth", "test", "image_size", "encoder")
+    said = [(name.replace("_", "-"), getattr(reading, name)) for name in names]
+    return tuple(word for name, value in said if value is not None for word in (f"--{name}", str(value)))
 
 
 def _fingerprint(folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any]) -> str:

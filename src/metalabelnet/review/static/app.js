@@ -7,6 +7,11 @@ const tab = (sessionStorage.tab ??= Array.from(crypto.getRandomValues(new Uint8A
 const fillIn = root => root.querySelectorAll("input[name=tab]").forEach(field => { field.value = tab; });
 fillIn(document);
 
+// Tiny pictures are shown as the pixels they are.
+const look = image => image.classList.toggle("tiny", image.naturalWidth > 0 && image.naturalWidth <= 64);
+document.addEventListener("load", event => { if (event.target.matches?.(".card img")) look(event.target); }, true);
+document.querySelectorAll(".card img").forEach(look);
+
 let current = null; // the card that keys are for
 const go = card => { if (card) { current = card; card.focus({ preventScroll: true }); card.scrollIntoView({ block: "nearest" }); } };
 document.addEventListener("focusin", event => { current = event.target.closest(".card") ?? current; });
