@@ -1,4 +1,4 @@
-"""A page as a browser sees it, without a browser: Starlette's test client, with the cookie and the Origin of the page."""
+"""A page as a browser sees it, without one: Starlette's test client, with the cookie and the Origin of the page."""
 
 import re
 from dataclasses import dataclass

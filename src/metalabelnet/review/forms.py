@@ -96,7 +96,7 @@ def read_after(fields: Fields) -> tuple[float, int] | None:
     text = fields.get("after", "")
     suspicion, _, n = text.partition(",")
     try:
-        return (float(suspicion), whole({"after": n}, "after", 0)) if text else None
+        return (float(suspicion), whole({"after": n or "nothing"}, "after", 0)) if text else None
     except ValueError:
         raise InputError(f"after is where a page ended, not {text[:40]!r}") from None
 
