@@ -1,7 +1,7 @@
 """Is a clean set of the most informative samples worth more than one drawn at random, at equal effort?
 
-    python benchmarks/informative.py digits --seeds 0 1 2 --json results/review/informative.jsonl
-    python benchmarks/informative.py fashion-mnist --rows 3000 --epochs 10 --seeds 0 1 2 --json results/review/informative.jsonl
+    python benchmarks/informative.py digits --json results/review/informative.jsonl
+    python benchmarks/informative.py fashion-mnist --rows 2000 --epochs 8 --json results/review/informative.jsonl
     python benchmarks/informative.py --table results/review/informative.jsonl
 
 A run starts with two clean samples a class. Then a person who is always right looks at `--looks` more samples on the
@@ -104,7 +104,7 @@ def measure(args: argparse.Namespace, noise: str, seed: int, folder: Path) -> li
         positions = [] if way == "nothing" else looked_at(folder, truth, way, args.looks)
         wrong = problem.train.given != problem.train.true
         hit = wrong[torch.isin(problem.train.index, torch.tensor(positions, dtype=torch.long))]
-        for method in METHODS:
+        for method in args.methods:
             again = dataclasses.replace(run, method=method)
             result = train(again, problem=with_looked_at(again, problem, positions))
             line = {
@@ -154,6 +154,7 @@ if __name__ == "__main__":
     parser.add_argument("data", nargs="?", default="digits")
     parser.add_argument("--noise", nargs="+", default=list(NOISES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--measures", nargs="+", default=list(MEASURES))
     parser.add_argument("--looks", type=int, default=60)
     parser.add_argument("--epochs", type=int, default=15)

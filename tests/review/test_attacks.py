@@ -178,7 +178,18 @@ def test_odd_requests_are_refused_and_the_server_lives(page: Served) -> None:
     headers = {"Origin": HOST, "Content-Type": "application/x-www-form-urlencoded"}
     for body in (b"\xff\xfe", b"a=" + b"x" * 100_000, b"&".join(b"a=%d" % k for k in range(100)), b"n=%FF&say=skip"):
         assert page.client.post("/verdict", content=body, headers=headers).status_code == 400
-    for query in ("n=x", "n=-1", "show=x", "least=-1", "most=nan", "after=1", "after=x,1", f"after=1,{10**30}", "split=x", "given=zzz"):
+    for query in (
+        "n=x",
+        "n=-1",
+        "show=x",
+        "least=-1",
+        "most=nan",
+        "after=1",
+        "after=x,1",
+        f"after=1,{10**30}",
+        "split=x",
+        "given=zzz",
+    ):
         assert page.get(f"/?{query}").status_code == 400, query
     assert page.get("/").status_code == 200
 

@@ -64,8 +64,10 @@ _INDEXES = {
     "by_given": "(split, given, suspicion DESC, n, label, suspect, confidence)",
     "by_label": "(split, label, suspicion DESC, n, given, suspect, confidence)",
     "by_pair": "(split, given, label, suspicion DESC, n, suspect, confidence)",
+    "by_confidence": "(split, confidence, suspicion DESC, n, given, label, suspect)",
     "by_stratum": "(split, stratum, n)",
     "by_informative": "(split, stratum, informative DESC, n)",
+    "by_checked": "(position) WHERE checked >= 0",
 }
 
 
@@ -121,6 +123,7 @@ class Store:
         """Read the samples in, unless this has been done and nothing has changed since. Verdicts stay."""
         if self.get("source", "") == source.fingerprint:
             return
+        self.reading().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
         with self.writing() as db:
             for name in _INDEXES:
                 db.execute(f"DROP INDEX IF EXISTS {name}")  # faster to build once than to keep
@@ -135,7 +138,9 @@ class Store:
                 "INSERT INTO sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
             db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (source.fingerprint,))
+            db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
+        self.reading().execute("PRAGMA cache_size = -8192")
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -143,6 +148,7 @@ class Store:
             db.row_factory = sqlite3.Row
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA mmap_size = {1 << 30}")  # a page of the file without a copy of it for each thread
             db.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             raise InputError(

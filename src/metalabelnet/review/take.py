@@ -23,13 +23,13 @@ def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
     """
     yield "id", "label", "from"
     asked = (
-        "SELECT s.id, ifnull(c.label, s.checked) AS label, c.n IS NOT NULL AS person FROM samples s "
-        "LEFT JOIN standing c ON c.n = s.n LEFT JOIN verdicts v ON v.v = c.v "
-        "WHERE (c.kind = 'label' AND (NOT :drawn OR v.page = 'clean')) "
-        "OR (s.checked >= 0 AND ifnull(c.kind, 'skip') = 'skip') ORDER BY s.position"
+        "SELECT s.position, s.id, c.label, 'person' AS origin FROM standing c JOIN verdicts v ON v.v = c.v "
+        "CROSS JOIN samples s NOT INDEXED ON s.n = c.n WHERE c.kind = 'label' AND (NOT :drawn OR v.page = 'clean') "
+        "UNION ALL SELECT s.position, s.id, s.checked, 'run' FROM samples s INDEXED BY by_checked WHERE s.checked >= 0 "
+        "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND c.kind != 'skip') ORDER BY 1"
     )
     for row in store.reading().execute(asked, {"drawn": drawn}):
-        yield row["id"], source.classes[row["label"]], "person" if row["person"] else "run"
+        yield row["id"], source.classes[row["label"]], row["origin"]
 
 
 def labels(store: Store, source: Source) -> Rows:
