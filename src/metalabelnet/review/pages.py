@@ -47,13 +47,15 @@ class Filter:
         parts += [f"s.{name} = :{name}" for name in ("given", "label") if getattr(self, name) is not None]
         if (self.least, self.most) != (0.0, 1.0):
             parts.append("s.confidence BETWEEN :least AND :most")
+        if self.verdict in _FEW:
+            parts.append("s.n IN (SELECT n FROM standing)")
         parts += [table[key] for table, key in ((_SHOWS, self.show), (_STANDING, self.verdict)) if key in table]
         return " AND ".join(parts), {**values, **{k: getattr(self, k) for k in ("given", "label", "least", "most")}}
 
     def tables(self, db: sqlite3.Connection) -> str:
         """The tables, in the order and with the index that is quick."""
         if self.verdict in _FEW:
-            return "standing c CROSS JOIN samples s NOT INDEXED ON s.n = c.n"
+            return "samples s NOT INDEXED LEFT JOIN standing c ON c.n = s.n"
         index = ""
         if (self.least, self.most) != (0.0, 1.0):  # SQLite cannot know how many that are
             asked = (

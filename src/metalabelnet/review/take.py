@@ -23,8 +23,9 @@ def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
     """
     yield "id", "label", "from"
     asked = (
-        "SELECT s.position, s.id, c.label, 'person' AS origin FROM standing c JOIN verdicts v ON v.v = c.v "
-        "CROSS JOIN samples s NOT INDEXED ON s.n = c.n WHERE c.kind = 'label' AND (NOT :drawn OR v.page = 'clean') "
+        "SELECT s.position, s.id, c.label, 'person' AS origin FROM samples s NOT INDEXED "
+        "JOIN standing c ON c.n = s.n JOIN verdicts v ON v.v = c.v WHERE s.n IN (SELECT n FROM standing) "
+        "AND c.kind = 'label' AND (NOT :drawn OR v.page = 'clean') "
         "UNION ALL SELECT s.position, s.id, s.checked, 'run' FROM samples s INDEXED BY by_checked WHERE s.checked >= 0 "
         "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND c.kind != 'skip') ORDER BY 1"
     )
