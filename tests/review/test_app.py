@@ -90,6 +90,16 @@ def test_the_second_tab_hears_of_the_first(page: Served) -> None:
     assert page.standing()[n] == ("label", page.row(n)["label"])
 
 
+def test_a_verdict_that_cannot_be_written_is_said_to_be_lost(page: Served) -> None:
+    n = page.rows("split = 'train' AND given >= 0")[0]["n"]
+    with page.store.writing() as db:
+        db.execute("CREATE TRIGGER full BEFORE INSERT ON verdicts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    answer = page.post("/verdict", n=n, seen=0, say="skip")
+    assert answer.status_code == 500
+    assert "Nothing was written" in answer.text
+    assert page.standing() == {}
+
+
 def test_a_clean_set_is_built_by_typing_classes(page: Served) -> None:
     page.get("/clean?wanted=1&way=random&blind=1")
     for _ in range(200):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -21,8 +22,6 @@ from metalabelnet.review.guard import Guard
 from metalabelnet.review.verdicts import Conflict, Verdict
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -61,7 +60,7 @@ class App:
             Route("/verdict", self.decide, methods=post),
             Route("/undo", self.undo, methods=post),
         ]
-        app = Starlette(routes=routes, exception_handlers={InputError: self.wrong})
+        app = Starlette(routes=routes, exception_handlers={InputError: self.wrong, sqlite3.Error: self.broken})
         return Guard(app, port=port, token=token)
 
     def check(self, request: Request) -> Response:
@@ -288,6 +287,11 @@ class App:
     def wrong(self, _request: Request, error: Exception) -> Response:
         """Input that cannot be used."""
         return HTMLResponse(self._render("wrong.html", here="", message=str(error)), 400)
+
+    def broken(self, _request: Request, error: Exception) -> Response:
+        """The file of the verdicts cannot be used: the disk is full, or somebody holds it."""
+        message = f"Nothing was written: {self.store.path}: {error}"
+        return HTMLResponse(self._render("wrong.html", here="", message=message), 500)
 
     def _conflict(self, form: dict[str, str], n: int) -> Response:
         """Another tab was first: show what stands now."""

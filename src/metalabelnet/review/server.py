@@ -37,7 +37,9 @@ def serve(source: Source, store: Store, port: int, ready: Callable[[str], None])
     with bind(port) as listening:
         number, token = int(listening.getsockname()[1]), secrets.token_urlsafe(24)
         app = App(source, store).guarded(number, token)
-        config = uvicorn.Config(app, lifespan="off", ws="none", http="h11", log_level="warning", server_header=False)
+        config = uvicorn.Config(
+            app, lifespan="off", ws="none", http="h11", proxy_headers=False, log_level="warning", server_header=False
+        )
         ready(f"http://{LOOPBACK}:{number}/?token={token}")  # the socket takes connections from here on
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -7,6 +7,7 @@ transaction. The write-ahead log with full synchronisation has every verdict on 
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 from contextlib import contextmanager
@@ -24,21 +25,6 @@ VERSION = "1"
 NO_CLASS = -1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS samples (
-  n INTEGER PRIMARY KEY,        -- a number made of the id: its order is random, and says nothing of the class
-  position INTEGER NOT NULL,    -- in the data
-  id TEXT NOT NULL,
-  split TEXT NOT NULL,          -- train, clean, test, left out
-  given INTEGER NOT NULL,       -- −1: none
-  label INTEGER NOT NULL,       -- what the run suggests; −1: nothing
-  confidence REAL NOT NULL,
-  suspect INTEGER NOT NULL,
-  suspicion REAL NOT NULL,      -- −1: no given label, or no run
-  informative REAL NOT NULL,
-  stratum INTEGER NOT NULL,     -- the class it is drawn for: the best guess there is
-  checked INTEGER NOT NULL,     -- the right label, for samples of the run's clean set; −1 elsewhere
-  bars TEXT NOT NULL            -- [[class, probability], …], the most likely first
-);
 CREATE TABLE IF NOT EXISTS verdicts (
   v INTEGER PRIMARY KEY AUTOINCREMENT,
   n INTEGER NOT NULL,
@@ -55,8 +41,26 @@ CREATE INDEX IF NOT EXISTS verdicts_of ON verdicts (n, v);
 CREATE INDEX IF NOT EXISTS verdicts_in ON verdicts (tab, v);
 CREATE TABLE IF NOT EXISTS standing (n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER);
 CREATE INDEX IF NOT EXISTS standing_label ON standing (kind, label);
-CREATE TABLE IF NOT EXISTS sizes (split TEXT, stratum INTEGER, labeled INTEGER, count INTEGER);
 """
+# What is read in from elsewhere, and made anew when that or this has changed.
+_SAMPLES = """
+CREATE TABLE samples (
+  n INTEGER PRIMARY KEY,        -- a number made of the id: its order is random, and says nothing of the class
+  position INTEGER NOT NULL,    -- in the data
+  id TEXT NOT NULL,
+  split TEXT NOT NULL,          -- train, clean, test, left out
+  given INTEGER NOT NULL,       -- −1: none
+  label INTEGER NOT NULL,       -- what the run suggests; −1: nothing
+  confidence REAL NOT NULL,
+  suspect INTEGER NOT NULL,
+  suspicion REAL NOT NULL,      -- −1: no given label, or no run
+  informative REAL NOT NULL,
+  stratum INTEGER NOT NULL,     -- the class it is drawn for: the best guess there is
+  checked INTEGER NOT NULL,     -- the right label, for samples of the run's clean set; −1 elsewhere
+  bars TEXT NOT NULL            -- [[class, probability], …], the most likely first
+)
+"""
+_SIZES = "CREATE TABLE sizes (split TEXT, stratum INTEGER, labeled INTEGER, count INTEGER)"
 # Covering: a filter is answered from an index alone, most suspicious first.
 _INDEXES = {
     "by_suspicion": "(split, suspicion DESC, n, suspect, given, label, confidence)",
@@ -121,23 +125,24 @@ class Store:
 
     def fill(self, source: Source, tell: Callable[[str, int, int], None] | None = None) -> None:
         """Read the samples in, unless this has been done and nothing has changed since. Verdicts stay."""
-        if self.get("source", "") == source.fingerprint:
+        layout = hashlib.sha256(repr((_SAMPLES, _SIZES, _INDEXES)).encode()).hexdigest()
+        fingerprint = f"{source.fingerprint} {layout}"
+        if self.get("source", "") == fingerprint:
             return
         self.reading().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
         with self.writing() as db:
-            for name in _INDEXES:
-                db.execute(f"DROP INDEX IF EXISTS {name}")  # faster to build once than to keep
-            db.execute("DELETE FROM samples")
+            for name, table in (("samples", _SAMPLES), ("sizes", _SIZES)):
+                db.execute(f"DROP TABLE IF EXISTS {name}")
+                db.execute(table)
             columns = ", ".join(":" + name for name in _COLUMNS)
             counted = _told(source.samples(), len(source), tell)
             db.executemany(f"INSERT INTO samples VALUES ({columns})", (s.as_row() for s in counted))  # noqa: S608
             for name, columns in _INDEXES.items():
                 db.execute(f"CREATE INDEX {name} ON samples {columns}")
-            db.execute("DELETE FROM sizes")
             db.execute(
                 "INSERT INTO sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
-            db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (source.fingerprint,))
+            db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (fingerprint,))
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
         self.reading().execute("PRAGMA cache_size = -8192")
