@@ -29,6 +29,7 @@ class Progress:
     confirmed: tuple[int, ...]
     wanted: int
     rate: Rate | None
+    openly: int = 0  # samples whose label was in sight when they were decided on
 
     @property
     def done(self) -> bool:
@@ -42,7 +43,8 @@ def progress(store: Store, classes: int, wanted: int) -> Progress:
     confirmed = [0] * classes
     for label, number in store.reading().execute(asked):
         confirmed[label] = number
-    return Progress(confirmed=tuple(confirmed), wanted=wanted, rate=rate(store))
+    openly = sum(_openly(store).values())
+    return Progress(confirmed=tuple(confirmed), wanted=wanted, rate=rate(store), openly=openly)
 
 
 def draw(store: Store, so_far: Progress, way: str) -> int | None:
@@ -71,7 +73,8 @@ def rate(store: Store) -> Rate | None:
     """The share of wrong given labels, from the samples that were drawn at random and judged blind.
 
     Samples chosen for being informative are not like the others, and a label that was seen has been believed: neither
-    counts. Of several looks at a sample the last blind one does.
+    counts. Of several looks at a sample the last blind one does. What was decided openly is not drawn any more, so that
+    the share is that of the other samples.
     """
     db = store.reading()
     judged = {
@@ -84,5 +87,16 @@ def rate(store: Store) -> Rate | None:
         )
     }
     sizes = db.execute("SELECT stratum, count FROM sizes WHERE split = 'train' AND labeled = 1").fetchall()
-    strata = [(size["count"], *judged.get(size["stratum"], (0, 0))) for size in sizes]
-    return noise_rate([Stratum(size=size, judged=n, wrong=wrong) for size, n, wrong in strata])
+    openly = _openly(store)
+    strata = [(size["stratum"], size["count"], *judged.get(size["stratum"], (0, 0))) for size in sizes]
+    return noise_rate([Stratum(size=size - openly.get(c, 0), judged=n, wrong=k) for c, size, n, k in strata])
+
+
+def _openly(store: Store) -> dict[int, int]:
+    """How many samples of each stratum were decided on with their label in sight, and never blind."""
+    asked = (
+        "SELECT s.stratum, count(*) FROM samples s NOT INDEXED WHERE s.n IN (SELECT n FROM standing) "
+        "AND s.split = 'train' AND s.given >= 0 AND NOT EXISTS "
+        "(SELECT 1 FROM verdicts v WHERE v.n = s.n AND v.blind = 1 AND v.way = 'random') GROUP BY s.stratum"
+    )
+    return dict(store.reading().execute(asked).fetchall())

@@ -81,6 +81,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mine = threading.local()
+        self._all: list[sqlite3.Connection] = []
         with self.writing() as db:
             found = db.execute("SELECT value FROM about WHERE name = 'version'").fetchone()
             if found is None:
@@ -93,6 +94,7 @@ class Store:
         db: sqlite3.Connection | None = getattr(self._mine, "db", None)
         if db is None:
             db = self._mine.db = self._connect()
+            self._all.append(db)
         return db
 
     @contextmanager
@@ -108,10 +110,12 @@ class Store:
         db.execute("COMMIT")
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        if getattr(self._mine, "db", None) is not None:
-            self._mine.db.close()
-            self._mine.db = None
+        """Close all connections; whoever asks next gets a new one."""
+        for db in self._all:
+            db.close()
+        self._all, self._mine = [], threading.local()
+
+    __del__ = close
 
     def get(self, name: str, default: str) -> str:
         """A remembered choice."""
@@ -149,7 +153,7 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
+            db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None, check_same_thread=False)
             db.row_factory = sqlite3.Row
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")

@@ -33,24 +33,29 @@ document.addEventListener("submit", async event => {
   const form = event.target, card = form.closest(".grid .card");
   if (!card) return;
   event.preventDefault();
+  if (card.ariaBusy === "true") return;
   const data = new FormData(form, event.submitter);
   data.set("answer", "card");
+  card.ariaBusy = "true";
+  // On to the next at once, for who works fast; back again if this one could not be written.
+  if (current === card && data.get("say") !== "undo") go(cards()[cards().indexOf(card) + 1] ?? card);
+  const failed = sentence => { card.ariaBusy = "false"; said.textContent = sentence; go(card); };
   let answer, text;
   try {
     answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(data) });
     text = await answer.text();
   } catch {
-    said.textContent = "The program does not answer. Nothing was written; start it again and open its new address.";
+    failed("The program does not answer. Nothing was written; start it again and open its new address.");
     return;
   }
   const made = new DOMParser().parseFromString(text, "text/html");
   const fresh = made.querySelector(".card");
-  if (!fresh) { said.textContent = made.querySelector(".alert")?.textContent ?? text; return; }
-  const all = cards(), place = all.indexOf(card), mine = current === card;
+  if (!fresh) { failed(made.querySelector(".alert")?.textContent ?? text); return; }
+  const mine = current === card;
   card.replaceWith(fresh);
   fillIn(fresh);
   said.textContent = fresh.dataset.alert ?? "";
-  if (mine) go(answer.ok && data.get("say") !== "undo" ? cards()[place + 1] ?? fresh : fresh);
+  if (mine || !answer.ok) go(fresh);
 });
 
 const press = (where, value) => {
