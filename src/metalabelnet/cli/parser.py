@@ -12,6 +12,8 @@ from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.report import report
 from metalabelnet.cli.reproduce import reproduce
+from metalabelnet.cli.review import EXAMPLES as REVIEW
+from metalabelnet.cli.review import add_review, review
 from metalabelnet.data.own import ON_ERROR
 
 if TYPE_CHECKING:
@@ -149,6 +151,9 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html"
     )
 
+    add_review(
+        command("review", review, "look at labels on a page of this computer, and take away what is right", REVIEW)
+    )
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
 
     methods = command("methods", commands.methods, "list the methods, or the settings of one")

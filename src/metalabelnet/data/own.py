@@ -112,6 +112,23 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
 
 
 @dataclass(frozen=True, kw_only=True)
+class Outline:
+    """What there is in a folder or a table, with no sample read: names, labels, and which rows are clean."""
+
+    rows: Listing
+    columns: Columns
+    clean: list[Clean]
+    classes: tuple[str, ...]
+
+
+def outline(path: Path, how: Reading) -> Outline:
+    """List the samples, for whoever shows them to a person. A clean set need not be there."""
+    rows, found = _list(path, how, [])
+    clean = checked.find(rows, found, None if how.meta_file is None else Path(how.meta_file))
+    return Outline(rows=rows, columns=found, clean=clean, classes=_classes(rows, [one.label for one in clean], None))
+
+
+@dataclass(frozen=True, kw_only=True)
 class _All:
     """The samples of all parts, one after the other, with numbers for labels and parts."""
 

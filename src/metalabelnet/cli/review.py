@@ -1,0 +1,87 @@
+"""`metalabelnet review`: the page where a person looks at labels, and what it leaves to take away."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet.cli.console import Console
+from metalabelnet.data import Reading
+from metalabelnet.review import server, source, take
+from metalabelnet.review.store import Store
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """examples:
+  metalabelnet review runs/mine                            check suspects, build a clean set
+  metalabelnet review photos/                              build a clean set of data that no run has seen
+  metalabelnet review runs/mine --take clean -o clean.csv  what was confirmed, for train --meta clean.csv
+  metalabelnet review runs/mine --take labels -o labels.csv
+  metalabelnet review runs/mine --take verdicts -o verdicts.csv
+"""
+
+
+def add_review(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `review`."""
+    add = parser.add_argument
+    add("source", metavar="RUN|DATA", help="a finished run's folder; or data, to build a clean set of it")
+    add("--port", type=int, default=0, metavar="N", help="port of this computer's own address (default: a free one)")
+    add("--open", action="store_true", help="open the page in a browser")
+    add("--take", choices=sorted(take.TAKES), help="serve no page; write the clean set, the labels or the verdicts")
+    add("--drawn", action="store_true", help="with --take clean: leave out what was checked as a suspect")
+    add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    add("--db", type=Path, metavar="FILE", help="the file of the verdicts (default: review.sqlite in the run folder)")
+    add("--data", metavar="PATH", help="where the run's data lies now, if it was moved")
+    for name, text in (
+        ("label", "column of the label"),
+        ("image", "column of image paths"),
+        ("text", "column of texts"),
+        ("features", "columns of numbers and categories, separated by commas"),
+        ("id", "column of the samples' names"),
+    ):
+        add(f"--{name}", metavar="NAME", help=f"DATA: {text}; guessed where clear")
+
+
+def review(args: argparse.Namespace) -> None:
+    """Serve the page, or write what it has left."""
+    if args.take is None:
+        server.check_installed()
+    console = Console()
+    names = ("label", "image", "text", "features", "id")
+    found = source.of(args.source, Reading(**{name: getattr(args, name) for name in names}), args.data)
+    store = Store(args.db or found.database)
+    with console.progress() as bars:
+        store.fill(found, bars.samples)
+    if args.take is not None:
+        _take(args, found, store, console)
+        return
+
+    def ready(address: str) -> None:
+        console.say(f"{len(found)} samples of {found.data}; verdicts are written to {store.path}")
+        console.print(address)
+        console.say("Ctrl-C stops; nothing is lost")
+        if args.open:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    try:
+        server.serve(found, store, args.port, ready)
+    except KeyboardInterrupt:
+        console.say(f"stopped; go on with: metalabelnet review {args.source}")
+
+
+def _take(args: argparse.Namespace, found: source.Source, store: Store, console: Console) -> None:
+    more = {"drawn": args.drawn} if args.take == "clean" else {}
+    lines = list(take.lines(take.TAKES[args.take](store, found, **more)))
+    if args.take == "clean":
+        for note in found.notes:
+            console.say(note)
+    if args.output is None:
+        sys.stdout.writelines(lines)
+        sys.stdout.flush()
+    else:
+        args.output.write_text("".join(lines), encoding="utf-8", newline="")
+        print(f"{len(lines) - 1} rows written to {args.output}")

@@ -1,0 +1,78 @@
+"""What is taken away: the clean set, the corrected labels, the verdicts, each as lines of a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from metalabelnet.review.source import Source
+    from metalabelnet.review.store import Store
+
+    Rows = Iterator[tuple[Any, ...]]
+
+
+def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
+    """The clean set as `train --meta` reads it: every sample whose class a person has confirmed, and the run's own.
+
+    What a person says of a sample counts more than what the run's clean set said. With `drawn` only samples that were
+    drawn on the page for clean sets, without those that were checked as suspects.
+    """
+    yield "id", "label", "from"
+    asked = (
+        "SELECT s.position, s.id, c.label, 'person' AS origin FROM samples s NOT INDEXED "
+        "JOIN standing c ON c.n = s.n JOIN verdicts v ON v.v = c.v WHERE s.n IN (SELECT n FROM standing) "
+        "AND c.kind = 'label' AND (NOT :drawn OR v.page = 'clean') "
+        "UNION ALL SELECT s.position, s.id, s.checked, 'run' FROM samples s INDEXED BY by_checked WHERE s.checked >= 0 "
+        "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND c.kind != 'skip') ORDER BY 1"
+    )
+    for row in store.reading().execute(asked, {"drawn": drawn}):
+        yield row["id"], source.classes[row["label"]], row["origin"]
+
+
+def labels(store: Store, source: Source) -> Rows:
+    """A label for every sample but the unusable: a person's, else the run's best guess, else the given one."""
+    yield "id", "given", "label", "from", "confidence"
+    names = [*source.classes, ""]
+    asked = (
+        "SELECT s.id, s.given, s.label, s.checked, s.confidence, c.kind, c.label AS decided FROM samples s "
+        "LEFT JOIN standing c ON c.n = s.n WHERE c.kind IS NULL OR c.kind != 'unusable' ORDER BY s.position"
+    )
+    for row in store.reading().execute(asked):
+        guesses = (
+            ("person", row["decided"] if row["kind"] == "label" else -1),
+            ("clean", row["checked"]),
+            ("run", row["label"]),
+            ("given", row["given"]),
+        )
+        origin, label = next(((origin, label) for origin, label in guesses if label >= 0), ("", -1))
+        confidence = f"{row['confidence']:.6f}" if origin == "run" else ""
+        yield row["id"], names[row["given"]], names[label], origin, confidence
+
+
+def verdicts(store: Store, source: Source) -> Rows:
+    """Everything that was ever said, in order."""
+    yield "verdict", "at", "id", "given", "suggested", "kind", "label", "undoes", "page", "blind", "way", "tab"
+    names = [*source.classes, ""]
+    asked = (
+        "SELECT v.*, s.id, s.given, s.label AS suggested FROM verdicts v LEFT JOIN samples s ON s.n = v.n ORDER BY v.v"
+    )
+    for row in store.reading().execute(asked):
+        label = "" if row["label"] is None else names[row["label"]]
+        known = ("", "", "") if row["id"] is None else (row["id"], names[row["given"]], names[row["suggested"]])
+        how = (row["undoes"] or "", row["page"], row["blind"], row["way"], row["tab"])
+        yield row["v"], row["at"], *known, row["kind"], label, *how
+
+
+TAKES: dict[str, Callable[[Store, Source], Rows]] = {"clean": clean, "labels": labels, "verdicts": verdicts}
+
+
+def lines(rows: Rows) -> Iterator[str]:
+    """The rows as lines of CSV."""
+    for row in rows:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(row)
+        yield text.getvalue()

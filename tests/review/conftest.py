@@ -1,0 +1,45 @@
+"""A real run over pictures in folders, made once, and a page that serves a copy of it."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "cli"))  # for `files`, somebody's own data
+sys.path.append(str(Path(__file__).parent))
+
+from files import FRUIT, QUICK, photos, write_csv
+from served import Served, serve
+
+from metalabelnet.cli import main
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos`, `checked.csv` and `run`."""
+    home = tmp_path_factory.mktemp("trained")
+    truth = photos(home / "photos")
+    checked = [pair for pair in truth if pair[1] in FRUIT][:24] + [pair for pair in truth if pair[1] == "rare"][:2]
+    write_csv(home / "checked.csv", ("id", "label"), checked)
+    arguments = f"--meta {home}/checked.csv {QUICK} --image-size 8 --out {home}/run"
+    assert main(["train", str(home / "photos"), *arguments.split()]) == 0
+    return home
+
+
+@pytest.fixture
+def make_page(trained: Path, tmp_path: Path) -> Callable[..., Served]:
+    """Serve a copy of the run, or anything else."""
+
+    def make(source: str | Path | None = None, **reading: str) -> Served:
+        if source is None:
+            shutil.copytree(trained / "run", tmp_path / "run", dirs_exist_ok=True)
+        return serve(tmp_path / "run" if source is None else source, **reading)
+
+    return make
+
+
+@pytest.fixture
+def page(make_page: Callable[..., Served]) -> Served:
+    return make_page()

@@ -1,0 +1,57 @@
+"""The share of wrong labels and its interval."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from metalabelnet.review.noise_rate import Stratum, noise_rate, wilson
+
+
+@pytest.mark.parametrize(("wrong", "judged"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 17), (250, 1000)])
+def test_wilson_is_scipys(wrong: int, judged: int) -> None:
+    expected = binomtest(wrong, judged).proportion_ci(0.95, method="wilson")
+    assert wilson(wrong, judged) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_nothing_is_known_before_a_look() -> None:
+    assert noise_rate([]) is None
+    assert noise_rate([Stratum(size=10, judged=0, wrong=0)]) is None
+    assert wilson(0, 0) == (0, 1)
+
+
+def test_one_stratum_has_wilsons_interval() -> None:
+    rate = noise_rate([Stratum(size=500, judged=40, wrong=7)])
+    assert rate is not None
+    assert (rate.rate, rate.judged) == (7 / 40, 40)
+    assert (rate.low, rate.high) == pytest.approx(wilson(7, 40), abs=1e-12)
+
+
+def test_a_class_counts_by_its_size_in_the_data_not_by_how_often_it_was_judged() -> None:
+    rate = noise_rate([Stratum(size=900, judged=10, wrong=1), Stratum(size=100, judged=90, wrong=90)])
+    assert rate is not None
+    assert rate.rate == pytest.approx(0.9 * 0.1 + 0.1 * 1.0)
+
+
+def test_a_class_nobody_has_looked_at_makes_the_interval_wide() -> None:
+    known = Stratum(size=500, judged=100, wrong=10)
+    both = noise_rate([known, Stratum(size=500, judged=0, wrong=0)])
+    one = noise_rate([known])
+    assert both is not None
+    assert one is not None
+    assert both.rate == one.rate == 0.1
+    assert both.high > one.high + 0.3
+
+
+def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
+    """2,000 samplings of three classes with different noise: a standard error of the coverage is 0.5 points."""
+    random = np.random.default_rng(0)
+    sizes, rates, judged = (700, 250, 50), (0.05, 0.3, 0.6), (25, 25, 25)
+    truth = np.dot(sizes, rates) / sum(sizes)
+    hits = 0
+    for _ in range(2000):
+        wrong = [random.binomial(n, r) for n, r in zip(judged, rates, strict=True)]
+        strata = zip(sizes, judged, wrong, strict=True)
+        found = noise_rate([Stratum(size=s, judged=n, wrong=int(k)) for s, n, k in strata])
+        assert found is not None
+        hits += found.low <= truth <= found.high
+    assert 0.93 <= hits / 2000 <= 0.99

@@ -1,0 +1,230 @@
+"""The page in a real browser, by keyboard alone. Needs Chromium (Debian: chromium) and playwright."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files import QUICK, read_csv
+from shell import call
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.browser
+
+
+class Program:
+    """`metalabelnet review`, as a user starts it."""
+
+    def __init__(self, source: Path) -> None:
+        arguments = [sys.executable, "-m", "metalabelnet", "review", str(source)]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        self.base = self.address.partition("/?")[0]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if BROWSER is None:
+        assert "CI" not in os.environ, "CI must bring a browser: apt-get install chromium"
+        pytest.skip("no browser: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def start(trained: Path, tmp_path: Path) -> Iterator[Callable[[], Program]]:
+    """Start the program on a copy of the run; all are ended after the test."""
+    shutil.copytree(trained / "run", tmp_path / "run")
+    programs: list[Program] = []
+
+    def begin() -> Program:
+        programs.append(Program(tmp_path / "run"))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        if program.process.poll() is None:
+            program.end()
+
+
+def opened(chromium: Any, program: Program, **about: Any) -> Any:
+    """A page on the program; what the browser complains of ends the test."""
+    page = chromium.new_context(**about).new_page()
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.goto(program.address)
+    page.wait_for_selector("h1")
+    return page
+
+
+def until(what: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until it is so. The page's policy forbids playwright's own way, which makes code of text."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def press_and_wait(page: Any, key: str) -> None:
+    """Press a key that gives a verdict, and wait until the server has it."""
+    with page.expect_response(lambda answer: "/verdict" in answer.url or "/undo" in answer.url):
+        page.keyboard.press(key)
+
+
+def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
+    chromium: Any, start: Callable[[], Program], tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = start()
+    page = opened(chromium, program)
+    page.goto(f"{program.base}/?show=labeled")
+    for k in range(10):
+        press_and_wait(page, "s" if page.locator(".card:focus button[value=suggestion]").count() else "k")
+        until(lambda k=k: page.locator(".card.decided").count() == k + 1)
+    press_and_wait(page, "u")
+    page.wait_for_load_state()
+    assert page.complaints == []
+    program.end(signal.SIGKILL)
+    program = start()  # and go on where it broke off
+    page = opened(chromium, program)
+    page.goto(f"{program.base}/?show=all&verdict=decided")
+    assert page.locator(".card").count() == 9
+    page.goto(f"{program.base}/?show=labeled&view=one")
+    for _ in range(11):
+        with page.expect_navigation():
+            page.keyboard.press("s" if page.locator("button[value=suggestion]").count() else "k")
+    assert page.complaints == []
+
+    page.goto(f"{program.base}/take")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Clean set (CSV)").press("Enter")
+    clean = tmp_path / "clean.csv"
+    download.value.save_as(clean)
+    assert sum(row["from"] == "person" for row in read_csv(clean)) == 20
+    arguments = f"--meta {clean} {QUICK} --image-size 8 --out {tmp_path}/again"
+    said = call(["train", str(trained / "photos"), *arguments.split()], capsys)
+    assert said.code == 0, said.err
+    assert 0 < json.loads((tmp_path / "again" / "summary.json").read_text())["meta_accuracy"] <= 100
+
+
+def test_another_class_by_typing_unusable_skip_and_arrows(chromium: Any, start: Callable[[], Program]) -> None:
+    program = start()
+    page = opened(chromium, program)
+    page.goto(f"{program.base}/?show=labeled")
+    ids = page.locator(".card").evaluate_all("cards => cards.map(card => card.id)")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == ids[1]
+    page.keyboard.press("c")
+    page.keyboard.type("bir")
+    assert page.locator(f"#{ids[1]} .match").inner_text() == "Enter: birne"
+    press_and_wait(page, "Enter")
+    page.wait_for_selector(f"#{ids[1]}.decided")
+    assert page.locator(f"#{ids[1]} .verdict").inner_text() == "Your verdict: birne"
+    until(lambda: page.evaluate("document.activeElement.id") == ids[2])
+    press_and_wait(page, "x")
+    page.wait_for_selector(f"#{ids[2]}.decided")
+    until(lambda: page.evaluate("document.activeElement.id") == ids[3])
+    press_and_wait(page, "n")
+    page.wait_for_selector(f"#{ids[3]}.decided")
+    assert [page.locator(f"#{ids[k]} .verdict b").inner_text() for k in (2, 3)] == ["unusable", "skipped"]
+    page.keyboard.press("c")  # a class that is none: nothing is written, and it is said
+    page.keyboard.type("zzz")
+    press_and_wait(page, "Enter")
+    until(lambda: "no class begins with" in page.locator("#said").inner_text())
+    page.keyboard.press("Escape")
+    page.keyboard.press("v")
+    page.wait_for_selector("section.one")
+
+
+def test_a_clean_set_by_typing(chromium: Any, start: Callable[[], Program]) -> None:
+    program = start()
+    page = opened(chromium, program)
+    page.goto(f"{program.base}/clean")
+    first = page.locator(".card").get_attribute("id")
+    assert "given" not in page.locator(".card").inner_text()
+    with page.expect_navigation():
+        page.keyboard.type("birn")
+        page.keyboard.press("Enter")
+    second = page.locator(".card").get_attribute("id")
+    with page.expect_navigation():
+        page.keyboard.press("Delete")
+    with page.expect_navigation():
+        page.keyboard.press("PageDown")
+    assert "from 1 judged blind" in page.locator("#rate").inner_text()
+    for expected in (None, second, first):
+        with page.expect_navigation():
+            page.keyboard.press("Control+z")
+        if expected is not None:
+            assert page.locator(".card").get_attribute("id") == expected
+    assert page.complaints == []
+
+
+def test_two_tabs(chromium: Any, start: Callable[[], Program]) -> None:
+    program = start()
+    one = opened(chromium, program)
+    two = one.context.new_page()
+    for page in (one, two):
+        page.goto(f"{program.base}/?show=labeled")
+    first = one.locator(".card").first.get_attribute("id")
+    press_and_wait(one, "x")
+    one.wait_for_selector(f"#{first}.decided")
+    press_and_wait(two, "k")
+    two.wait_for_selector(f"#{first} .alert")
+    assert two.locator(f"#{first} .verdict b").inner_text() == "unusable"
+    press_and_wait(two, "k")  # after a second look
+    until(lambda: two.locator(f"#{first} .verdict b").inner_text() != "unusable")
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_sticks_out_and_everything_has_a_name(
+    chromium: Any, start: Callable[[], Program], width: int, scheme: str
+) -> None:
+    program = start()
+    page = opened(chromium, program, viewport={"width": width, "height": 700}, color_scheme=scheme)
+    for path in ("/?show=all", "/?view=one&show=all", "/?least=1&show=all", "/clean", "/take", "/?least=x"):
+        page.goto(program.base + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        nameless = page.evaluate(
+            """[...document.querySelectorAll("a, button, input:not([type=hidden]), select, img")].filter(part =>
+            !(part.innerText || part.alt || part.labels?.[0]?.textContent.trim())).map(part => part.outerHTML)"""
+        )
+        assert nameless == [], path
+    assert [text for text in page.complaints if "400" not in text] == []
+
+
+def test_a_page_of_another_origin_cannot_write(chromium: Any, start: Callable[[], Program]) -> None:
+    """A browser that has the cookie, on a page of another port of this computer: the same site, another origin."""
+    program, other = start(), start()
+    page = opened(chromium, program)
+    n = page.locator(".card").first.get_attribute("id").removeprefix("s")
+    page.goto(other.address)
+    page.wait_for_selector("h1")
+    page.route("**/attack", lambda route: route.fulfill(content_type="text/html", body="<body></body>"))
+    page.goto(f"{other.base}/attack")
+    with page.expect_navigation():
+        page.evaluate(
+            """([action, n]) => {
+            const form = Object.assign(document.createElement("form"), { method: "post", action });
+            for (const [name, value] of Object.entries({ n, seen: 0, say: "skip" }))
+                form.append(Object.assign(document.createElement("input"), { name, value }));
+            document.body.append(form); form.submit();
+            }""",
+            [f"{program.base}/verdict", n],
+        )
+    assert "refused: the request comes from another page" in page.content()

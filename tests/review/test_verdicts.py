@@ -1,0 +1,172 @@
+"""Verdicts: none is lost, none is written over, all are remembered."""
+
+import contextlib
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from made import Made, made_store
+
+from metalabelnet.errors import InputError
+from metalabelnet.review.store import Store
+from metalabelnet.review.verdicts import Conflict, Verdict, decide, history, undo, undo_last
+
+
+def standing(store: Store, n: int) -> tuple[int, str, int | None] | None:
+    row = store.reading().execute("SELECT v, kind, label FROM standing WHERE n = ?", (n,)).fetchone()
+    return None if row is None else tuple(row)
+
+
+def test_a_second_look_keeps_the_first(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    n = made.rows[1].n
+    first = decide(store, Verdict(n=n, kind="label", label=0), seen=0)
+    second = decide(store, Verdict(n=n, kind="unusable"), seen=first)
+    assert standing(store, n) == (second, "unusable", None)
+    assert [(look["kind"], look["label"], look["undone"]) for look in history(store, n)] == [
+        ("unusable", None, 0),
+        ("label", 0, 0),
+    ]
+
+
+def test_undo_brings_back_what_stood_before_and_is_itself_remembered(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    n = made.rows[1].n
+    first = decide(store, Verdict(n=n, kind="label", label=0), seen=0)
+    second = decide(store, Verdict(n=n, kind="skip"), seen=first)
+    undo(store, n, second)
+    assert standing(store, n) == (first, "label", 0)
+    undo(store, n, first)
+    assert standing(store, n) is None
+    third = decide(store, Verdict(n=n, kind="label", label=2), seen=0)
+    assert standing(store, n) == (third, "label", 2)
+    kinds = [(look["kind"], look["undone"]) for look in history(store, n)]
+    assert kinds == [("label", 0), ("undo", 0), ("undo", 0), ("skip", 1), ("label", 1)]
+
+
+def test_a_tab_undoes_its_own_verdicts_the_last_first(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    a, b, c = (row.n for row in made.rows[:3])
+    for n, tab in ((a, "one"), (b, "two"), (c, "one")):
+        decide(store, Verdict(n=n, kind="skip", tab=tab), seen=0)
+    assert [undo_last(store, "one")["n"], undo_last(store, "one")["n"], undo_last(store, "one")] == [c, a, None]
+    assert standing(store, b) is not None
+
+
+def test_two_tabs_do_not_write_over_each_other(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    n = made.rows[1].n
+    first = decide(store, Verdict(n=n, kind="label", label=0, tab="one"), seen=0)
+    with pytest.raises(Conflict):
+        decide(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=0)  # has looked before the other decided
+    with pytest.raises(Conflict):
+        undo(store, n, 0, "two")
+    assert standing(store, n) == (first, "label", 0)
+    assert decide(store, Verdict(n=n, kind="label", label=0, tab="two"), seen=0) == first  # they agree
+    assert len(history(store, n)) == 1
+    second = decide(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=first)  # after a second look
+    assert standing(store, n) == (second, "label", 1)
+
+
+def test_of_many_at_once_on_the_same_samples_exactly_one_gets_through(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    samples = [row.n for row in made.rows[:15]]
+    outcomes: list[tuple[int, int]] = []
+
+    def work(label: int) -> None:
+        mine = Store(store.path)
+        for n in samples:
+            with contextlib.suppress(Conflict):
+                outcomes.append((n, decide(mine, Verdict(n=n, kind="label", label=label, tab=str(label)), seen=0)))
+        mine.close()
+
+    threads = [threading.Thread(target=work, args=(label,)) for label in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(n for n, _ in outcomes) == sorted(samples)
+    assert all(standing(store, n)[0] == v for n, v in outcomes)
+    assert store.reading().execute("SELECT count(*) FROM verdicts").fetchone()[0] == len(samples)
+
+
+def test_a_killed_process_loses_nothing_it_has_confirmed(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path, 3000)
+    (tmp_path / "numbers").write_text("\n".join(str(row.n) for row in made.rows))
+    code = """
+import pathlib, sys
+from metalabelnet.review.store import Store
+from metalabelnet.review.verdicts import Verdict, decide
+store = Store(pathlib.Path(sys.argv[1]) / "review.sqlite")
+for n in pathlib.Path(sys.argv[1], "numbers").read_text().split():
+    print(n, decide(store, Verdict(n=int(n), kind="label", label=1), 0), flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(50)]
+    process.send_signal(signal.SIGKILL)
+    lines += process.stdout.read().splitlines()
+    process.wait()
+    process.stdout.close()
+    confirmed = [tuple(map(int, line.split())) for line in lines if len(line.split()) == 2]
+    assert 50 <= len(confirmed) < 3000
+    again = Store(store.path)
+    assert all(standing(again, n) == (v, "label", 1) for n, v in confirmed)
+    assert again.reading().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_samples_read_in_again_keep_their_verdicts(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    n = made.rows[5].n
+    v = decide(store, Verdict(n=n, kind="label", label=1), seen=0)
+    longer = Made(80)
+    longer.rows[: len(made.rows)] = made.rows
+    store.fill(longer)  # type: ignore[arg-type]
+    assert store.reading().execute("SELECT count(*) FROM samples").fetchone()[0] == 80
+    assert standing(store, n) == (v, "label", 1)
+
+
+def test_a_reading_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    broken = Made(90)
+    broken.rows[40] = broken.rows[39]  # the same number twice
+    with pytest.raises(sqlite3.IntegrityError):
+        store.fill(broken)  # type: ignore[arg-type]
+    assert store.reading().execute("SELECT count(*) FROM samples").fetchone()[0] == len(made.rows)
+    assert store.get("source", "").startswith(made.fingerprint)
+
+
+def test_samples_of_an_older_layout_are_read_in_again(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    v = decide(store, Verdict(n=made.rows[5].n, kind="skip"), seen=0)
+    with store.writing() as db:
+        db.execute("DROP INDEX by_checked")
+        db.execute("UPDATE about SET value = 'what an older version wrote' WHERE name = 'source'")
+    store.fill(made)  # type: ignore[arg-type]
+    assert standing(store, made.rows[5].n) == (v, "skip", None)
+    assert store.reading().execute("SELECT 1 FROM sqlite_master WHERE name = 'by_checked'").fetchone()
+
+
+def test_what_is_no_verdict_is_refused(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    with pytest.raises(InputError, match="no sample"):
+        decide(store, Verdict(n=12, kind="skip"), seen=0)
+    with pytest.raises(InputError, match="a verdict is one of"):
+        Verdict(n=made.rows[0].n, kind="label")
+    with pytest.raises(InputError, match="a verdict is one of"):
+        Verdict(n=made.rows[0].n, kind="undo")
+
+
+def test_another_file_or_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    other.write_bytes(b"this is no database, it is a letter to my mother" * 50)
+    with pytest.raises(InputError, match="cannot be used for verdicts"):
+        Store(other)
+    store, _ = made_store(tmp_path)
+    store.set(version="2")
+    with pytest.raises(InputError, match="is of version 2"):
+        Store(store.path)
