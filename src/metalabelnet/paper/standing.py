@@ -49,8 +49,8 @@ def ablation_table(found: Mapping[Place, Cell]) -> Table:
         means = [cell.mean() for cell in here]
         known = [mean for mean in means if mean is not None]
         mean = f"{sum(known) / len(known):.2f}" if len(known) == len(cells) else ""
-        against = "" if point == points[0] else _mean_difference(here, whole)
-        rows.append([point, *(cell.text() for cell in here), mean, against])
+        apart = "–" if point == points[0] and known else _mean_difference(here, whole)
+        rows.append([point, *(cell.text() for cell in here), mean, apart])
     return Table(
         title="Each ingredient taken out alone: test accuracy at the selected epoch, mean ± standard deviation (runs)",
         columns=["variant", *(cell_name(cell.partition("/")[2]) for cell in cells), "mean", "against all of it"],
