@@ -36,6 +36,7 @@ from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 
 IMPORTED = resident()  # MiB
+PLUS = {"method": "metalabelnet-plus"}
 
 
 def problem(batch: int, device: str, size: int) -> Problem:
@@ -155,6 +156,7 @@ def main() -> None:
     rows: list[tuple[str, dict[str, Any]]] = [
         ("plain step, eager", {"method": "cross-entropy"}),
         ("phase 2, exact, eager", {"method": "metalabelnet"}),
+        ("phase 2 of plus, exact, eager", PLUS),
         ("phase 2, finite-difference, eager", {"method": "metalabelnet", "settings": {"engine": "finite-difference"}}),
         ("phase 2, double-backward, eager", {"method": "metalabelnet", "settings": {"engine": "double-backward"}}),
         ("plain step, recorded", {"method": "cross-entropy", "recorded": True}),
@@ -162,6 +164,7 @@ def main() -> None:
         ("phase 2, exact, recorded", {"method": "metalabelnet", "recorded": True}),
         ("phase 2, exact, recorded, bf16", {"method": "metalabelnet", "recorded": True, "dtype": "bf16"}),
     ]
+    rows += [("phase 2 of plus, exact, recorded, bf16", {**dict(rows)["phase 2, exact, recorded, bf16"], **PLUS})]
     together = {"recorded": True, "dtype": "bf16", "runs": args.runs}
     rows += [
         (f"plain step, {args.runs} together, bf16, each", {"method": "cross-entropy", **together}),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 # What is said by the data sets themselves.
-_NOT_SETTINGS = {"data", "data_dir", "noise", "noise_probs", "meta", "unlabeled", "split", "net", "settings", "preset"}
+_NOT_SETTINGS = {"data", "data_dir", "noise", "noise_probs", "meta", "unlabeled", "limit"}
+_NOT_SETTINGS |= {"split", "net", "settings", "preset"}
 
 
 def fit(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from metalabelnet.data.rows import DataSet, Rows, make_rows
-from metalabelnet.data.splits import SPLITS, general, hold_out, paper, remove_labels
+from metalabelnet.data.splits import SPLITS, general, hold_out, limited, paper, remove_labels
 from metalabelnet.errors import InputError
 
 quick = settings(max_examples=50, deadline=None)
@@ -270,3 +270,15 @@ def test_removing_too_many_labels_is_refused() -> None:
         with says(sentence.format(n)):
             remove_labels(rows([0, 1, 2] * 3 + [-1], 3), n, rng())
     assert int((remove_labels(rows([0, 1, 2] * 3, 3), 6, rng()).given >= 0).sum()) == 3
+
+
+def test_a_limit_takes_so_many_rows_in_their_order() -> None:
+    whole = rows([0, 1, 2] * 10, 3)
+    assert limited(whole, 0, rng()) is whole
+    some = numbers(limited(whole, 12, rng()))
+    assert len(some) == 12
+    assert some == sorted(some)
+    assert some != numbers(limited(whole, 12, rng(1)))
+    for n in (1, 31, -2):
+        with says(f"limit {n}: there are 30 training rows; take 2 to 30, or 0 for all"):
+            limited(whole, n, rng())

@@ -34,7 +34,8 @@ def test_the_figures_it_shows_are_there() -> None:
 
 
 def test_it_has_a_part_for_everything_that_can_be_reproduced() -> None:
-    assert set(READY) <= set(re.findall(r"<!-- begin: ([\w-]+) -->", PAGE.read_text()))
+    of_the_paper = {name for name in READY if not name.startswith("beyond")}
+    assert of_the_paper <= set(re.findall(r"<!-- begin: ([\w-]+) -->", PAGE.read_text()))
 
 
 def test_filling_in_changes_what_is_between_the_marks_alone(tmp_path: Path) -> None:

@@ -83,16 +83,21 @@ class SoftLabels:
 
 
 class Iteration:
-    """The three steps on one batch: φ learns through a look-ahead of the classifier, and the classifier from ŷ."""
+    """The three steps on one batch: φ learns through a look-ahead of the classifier, and the classifier from ŷ.
 
-    def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings) -> None:
-        self.f, self.sgd, self.settings = f, sgd, settings
+    clean_weight  γ: in step 3 θ follows the clean batch too, against γ times the gradient g = ∇θ̂ L_meta(θ̂) that
+                  step 2 has computed. 0 is Algorithm 1.
+    """
+
+    def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
+        self.f, self.sgd, self.settings, self.clean_weight = f, sgd, settings, clean_weight
         self.meta_gradient = MetaGradient(settings.engine)
 
     def __call__(self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
         """One iteration: updates φ, then θ. Gives the loss of step 3."""
         f, s = self.f, self.settings
         theta, products = trainable(f), Products()
+        g: Theta = {}
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
             return forward(f, x, weights, seed=seed, update_statistics=first, products=products)
@@ -120,13 +125,17 @@ class Iteration:
             training_loss=lambda logits: l_c(logits, log_y_hat),
             meta_loss=l_meta,
             inner_step=s.inner_step,
+            keep_g=g,
         )
         labels.descend(by_phi)
 
-        # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e)
+        # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e) + γ g
         log_y_hat = labels.log_y_hat().detach()
         loss = l_c(f_x, log_y_hat) + s.entropy_weight * l_e(f_x)
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
+        by_theta = gradients(loss, theta)
+        if self.clean_weight:
+            by_theta = {name: by_theta[name] + self.clean_weight * g[name] for name in by_theta}
+        descend(self.sgd, theta.values(), by_theta.values())
         return loss.detach()
 
 
@@ -142,8 +151,9 @@ class Phase2(Iteration):
         sgd: Optimizer,
         adam: Optimizer,
         settings: Phase2Settings,
+        clean_weight: float = 0.0,
     ) -> None:
-        super().__init__(f, sgd=sgd, settings=settings)
+        super().__init__(f, sgd=sgd, settings=settings, clean_weight=clean_weight)
         self.g, self.m, self.adam = g, m, adam
 
     def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:

@@ -86,6 +86,7 @@ class MetaGradient(EngineChoice):
         training_loss: Callable[[Tensor], Tensor],
         meta_loss: Callable[[Theta], Tensor],
         inner_step: float | Tensor,
+        keep_g: Theta | None = None,
     ) -> tuple[Tensor, ...]:
         """The gradient of the meta loss by each tensor of φ.
 
@@ -93,6 +94,7 @@ class MetaGradient(EngineChoice):
         logits_at      θ' ↦ f_θ'(x): the same batch, the same dropout mask, no statistics updated
         training_loss  z ↦ L(z, φ), a scalar with a graph to φ
         meta_loss      θ̂ ↦ L_meta(θ̂), a scalar; called once
+        keep_g         filled with g, for whoever has a use for it too
         """
         weights = list(theta.values())
         loss = training_loss(logits)
@@ -100,6 +102,8 @@ class MetaGradient(EngineChoice):
         gradient = torch.autograd.grad(loss, weights, retain_graph=True, create_graph=twice, allow_unused=True)
         theta_hat = look_ahead(theta, gradient, inner_step)
         g = gradients(meta_loss(theta_hat), theta_hat)
+        if keep_g is not None:
+            keep_g.update(g)
 
         while True:
             try:

@@ -89,6 +89,15 @@ def hold_out(meta: Rows, generator: torch.Generator) -> tuple[Rows, Rows]:
     return meta.take(_others(select, len(meta))), meta.take(select)
 
 
+def limited(rows: Rows, n: int, generator: torch.Generator) -> Rows:
+    """So many of these rows, in their order; all of them where n is 0."""
+    if n == 0:
+        return rows
+    if not 2 <= n <= len(rows):
+        raise InputError(f"limit {n}: there are {len(rows)} training rows; take 2 to {len(rows)}, or 0 for all")
+    return rows.take(torch.randperm(len(rows), generator=generator)[:n].sort().values)
+
+
 def remove_labels(rows: Rows, n: int, generator: torch.Generator) -> Rows:
     """The same rows with the given label of n random labeled ones removed (what `true` says stays)."""
     labeled = (rows.given.cpu() != UNLABELED).nonzero()[:, 0]

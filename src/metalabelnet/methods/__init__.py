@@ -12,6 +12,7 @@ from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.meta_only import MetaOnly
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
+from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from metalabelnet.methods.method import Method, Schedule, Task
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
@@ -25,6 +26,7 @@ METHODS: dict[str, type[Method]] = {
     "meta-only": MetaOnly,
     "fine-tune": FineTune,
     "metalabelnet": MetaLabelNet,
+    "metalabelnet-plus": MetaLabelNetPlus,
     "sce": SCE,
     "gce": GCE,
     "bootstrap": Bootstrap,

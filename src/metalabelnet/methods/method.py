@@ -99,7 +99,7 @@ class Method(ABC):
     reference: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
     unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
-    learns_from_clean: ClassVar[bool] = False  # whether the classifier's weights follow the clean labels
+    learns_from_clean: bool = False  # whether the classifier's weights follow the clean labels
     needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
     reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out

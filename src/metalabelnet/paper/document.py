@@ -68,6 +68,8 @@ def provenance(results: Results) -> Table:
     """How much of each was run, when, on which card, at which commits."""
     rows = []
     for name, what in WHATS.items():
+        if name.startswith("beyond"):  # it is not of the paper, and has a page of its own
+            continue
         if what.needs_data:
             rows.append([name, "needs data", "", "", ""])
             continue

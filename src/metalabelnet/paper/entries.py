@@ -81,8 +81,8 @@ def _in_order(methods: tuple[str, ...], cells: tuple[str, ...]) -> Iterator[tupl
 
     def rank(pair: tuple[str, str]) -> int:
         method, cell = pair
-        if method in ("metalabelnet", *plain):
-            return 0 if method == "metalabelnet" else 1
+        if method in ("metalabelnet", "metalabelnet-plus", *plain):
+            return 1 if method in plain else 0
         return (4 if method == "mlnt" else 2) + (not cell.endswith(("0.4", "0.8", "worst")))
 
     yield from sorted(((method, cell) for method in methods for cell in cells), key=rank)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.labelnet import KINDS
+from metalabelnet.paper import beyond
 from metalabelnet.paper.numbers import CELLS, Number, paper_number
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Entry:
     @property
     def needs_probs(self) -> bool:
         """Whether it takes class probabilities from a file: those that the authors made their noise from."""
-        return str(self.fields["noise"]).startswith("feature:")
+        return str(self.fields["noise"]).startswith("feature:") and self.fields.get("noise_probs") != "probe"
 
     @property
     def needs_human(self) -> bool:
@@ -244,6 +245,28 @@ WHATS: dict[str, What] = {
         cells=HUMAN_CELLS,
         all_cells=HUMAN_CELLS,
         smoke_cells=("worst",),
+    ),
+    "beyond": What(
+        summary="metalabelnet-plus against what one would try first, on digits, Fashion-MNIST and CIFAR-10",
+        make=beyond.make,
+        methods=beyond.METHODS,
+        all_methods=beyond.METHODS,
+        cells=beyond.CELLS,
+        all_cells=beyond.CELLS,
+        smoke_cells=("digits/uniform:0.4", "digits/feature:0.8"),
+        seeds=5,
+    ),
+    "beyond-ablation": What(
+        summary="each ingredient of metalabelnet-plus taken out alone, four cells of digits",
+        make=beyond.make,
+        methods=("metalabelnet-plus",),
+        all_methods=("metalabelnet-plus",),
+        cells=beyond.ABLATION_CELLS,
+        all_cells=beyond.ABLATION_CELLS,
+        smoke_cells=("digits/uniform:0.4",),
+        points=tuple(beyond.WITHOUT),
+        vary=lambda point: {"settings": beyond.WITHOUT[point]} if beyond.WITHOUT[point] else {},
+        seeds=3,
     ),
     "clothing1m": What(
         summary="the Clothing1M table",

@@ -61,7 +61,8 @@ def settings_of(entry: Entry, **how: Any) -> dict[str, Any]:
     run = recipe(**{**entry.fields, **how, "noise": "none"})
     settings = {name: value for name, value in dataclasses.asdict(run).items() if name not in (*MACHINE, *OWN)}
     source = "probe" if entry.fields["data"] == "digits" else "authors"
-    return settings | {"noise": entry.fields["noise"], "noise_probs": source if entry.needs_probs else None}
+    probs = source if entry.needs_probs else entry.fields.get("noise_probs")
+    return settings | {"noise": entry.fields["noise"], "noise_probs": probs}
 
 
 def key_of(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | None = None, kind: str = "run") -> str:
@@ -178,6 +179,8 @@ def _digits(value: float) -> float:
 def _file_name(line: Line) -> str:
     if line.get("kind", "run") != "run":
         return f"fig-{line['kind']}"
+    if line["settings"]["protocol"] == "default":  # what stands beside the paper has the paper's
+        return "beyond"
     return "cifar10n" if line["settings"]["noise"].startswith("file:cifar10n") else str(line["settings"]["data"])
 
 

@@ -241,7 +241,8 @@ class Runner:
 
 def folder_name(entry: Entry, dtype: str) -> str:
     """A name for people, and a few letters that tell any two runs apart."""
-    parts = [entry.fields["data"], entry.method, entry.cell.replace(":", ""), f"seed{entry.seed}", dtype]
+    cell = entry.cell.replace(":", "").replace("/", "-")
+    parts = [entry.fields["data"], entry.method, cell, f"seed{entry.seed}", dtype]
     mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
     return "-".join(str(part) for part in (*parts, mark))
 

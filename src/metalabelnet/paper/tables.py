@@ -66,6 +66,10 @@ def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
         return _cifar10(found, smoke=smoke)
     if name == "cifar10n":
         return _cifar10n(found)
+    if name.startswith("beyond"):
+        from metalabelnet.paper.standing import ablation_table, beyond_tables  # it is made of the tables here
+
+        return beyond_tables(found) if name == "beyond" else [ablation_table(found)]
     if name == "fig-curves":
         return [_curves(found)]
     if name == "fig-stability":

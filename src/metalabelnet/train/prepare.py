@@ -10,7 +10,7 @@ import torch
 
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, Progress, Rows, load
-from metalabelnet.data.splits import SPLITS, hold_out, remove_labels
+from metalabelnet.data.splits import SPLITS, hold_out, limited, remove_labels
 from metalabelnet.errors import InputError
 from metalabelnet.noise import Noise, corrupt, reached_rate, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
@@ -74,7 +74,8 @@ def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | N
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
-    train = split.train.with_given(_given(run, data, split.train))
+    train = limited(split.train, run.limit, generator(run.seed, "limit"))
+    train = train.with_given(_given(run, data, train))
     rate = reached_rate(train.true, train.given)
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     if not (train.given != UNLABELED).any():

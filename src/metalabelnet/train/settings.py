@@ -65,6 +65,7 @@ class Run:
     encoder: str | None = _field(None, "own data: a model of sentence-transformers for texts; without: TF-IDF")
     on_error: str = _field("stop", "own data: what a broken sample does: stop, or skip")
     memory_limit: float | None = _field(None, "own data: GiB that samples may take, else they stay on disk")
+    limit: int = _field(0, "number of training samples to use, drawn at random; 0: all")
     unlabeled: int = _field(0, "number of training samples whose label is removed")
     split: str = _field("general", "which rows are clean and which are the test: general, or paper (needs a test part)")
     protocol: str = _field(
@@ -230,6 +231,7 @@ def _check_numbers(run: Run) -> None:
         ("warmup", 0),
         ("batch_size", 2),
         ("meta", 0 if run.meta_file or run.trusted else 1),
+        ("limit", 0),
         ("unlabeled", 0),
         ("looks", 0),
         ("seed", 0),
