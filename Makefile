@@ -1,6 +1,7 @@
 # make demo      the main job on data that comes along: about a minute after the install
 # make test      linters, type check and tests
 # make test-all  the slow tests too
+# make test-browser  the tests in a real browser (Debian: chromium)
 # make tables    the paper's tables, figures and docs/reproduction.md from results/
 # make clean     removes what the others made
 
@@ -9,7 +10,7 @@ BIN := .venv/bin
 JOBS ?= 2
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint test test-all tables clean
+.PHONY: help demo lint test test-all test-browser tables clean
 help:
 	@sed -n 's/^# //p' Makefile
 
@@ -33,6 +34,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu and not dist and not browser'
+
+test-browser: .venv/installed
+	$(BIN)/pytest -m browser
 
 tables: .venv/installed
 	$(BIN)/metalabelnet reproduce all --tables-only --doc docs/reproduction.md

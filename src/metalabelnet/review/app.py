@@ -88,6 +88,7 @@ class App:
             following=None if last is None else forms.address(fields, after=last),
             other=forms.address(fields, view="grid" if view == "one" else "one"),
             first=forms.address(fields),
+            labeled=forms.address(fields, show="labeled"),
             looks=self._history(rows[0]["n"]) if view == "one" and rows else [],
             message=fields.get("message", "") if fields.get("message", "") in MESSAGES else "",
         )
@@ -124,7 +125,8 @@ class App:
 
     def take(self, request: Request) -> Response:
         """What can be taken away, with the commands that do the same and the one that trains with it."""
-        so_far = draw.progress(self.store, len(self.source.classes), 1)
+        asked = "SELECT count(*) FROM standing WHERE kind = 'label'"
+        confirmed = self.store.reading().execute(asked).fetchone()[0]
         lacking = [
             name
             for name, number in zip(self.source.classes, self._clean_counts(), strict=True)
@@ -134,7 +136,7 @@ class App:
         return self._page(
             "take.html",
             here="take",
-            so_far=so_far,
+            confirmed=confirmed,
             lacking=lacking,
             shell=run,
             data=shlex.join([self.source.data, *self.source.options]),

@@ -43,8 +43,9 @@ def progress(store: Store, classes: int, wanted: int) -> Progress:
     confirmed = [0] * classes
     for label, number in store.reading().execute(asked):
         confirmed[label] = number
-    openly = sum(_openly(store).values())
-    return Progress(confirmed=tuple(confirmed), wanted=wanted, rate=rate(store), openly=openly)
+    openly = _openly(store)
+    found = rate(store, openly)
+    return Progress(confirmed=tuple(confirmed), wanted=wanted, rate=found, openly=sum(openly.values()))
 
 
 def draw(store: Store, so_far: Progress, way: str) -> int | None:
@@ -69,7 +70,7 @@ def draw(store: Store, so_far: Progress, way: str) -> int | None:
     return None
 
 
-def rate(store: Store) -> Rate | None:
+def rate(store: Store, openly: dict[int, int] | None = None) -> Rate | None:
     """The share of wrong given labels, from the samples that were drawn at random and judged blind.
 
     Samples chosen for being informative are not like the others, and a label that was seen has been believed: neither
@@ -87,7 +88,7 @@ def rate(store: Store) -> Rate | None:
         )
     }
     sizes = db.execute("SELECT stratum, count FROM sizes WHERE split = 'train' AND labeled = 1").fetchall()
-    openly = _openly(store)
+    openly = _openly(store) if openly is None else openly
     strata = [(size["stratum"], size["count"], *judged.get(size["stratum"], (0, 0))) for size in sizes]
     return noise_rate([Stratum(size=size - openly.get(c, 0), judged=n, wrong=k) for c, size, n, k in strata])
 
