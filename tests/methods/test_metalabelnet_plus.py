@@ -108,9 +108,15 @@ def test_the_step_is_the_formula(gamma: float) -> None:
 
 
 def test_warm_up_takes_its_share() -> None:
-    schedule = {"epochs": 24, "warmup": 11}
-    for share, taken in ((0.0, 0), (0.35, 4), (1.0, 11)):
-        run = small_run("metalabelnet-plus", settings={"warmup_share": share}, **schedule)
+    for share, warmup, taken in (
+        (0.0, 11, 0),
+        (0.35, 0, 0),
+        (0.35, 1, 1),
+        (0.35, 11, 4),
+        (0.35, 44, 16),
+        (1.0, 11, 11),
+    ):
+        run = small_run("metalabelnet-plus", settings={"warmup_share": share}, epochs=60, warmup=warmup)
         method = Walk(run, small_problem()).method
         assert isinstance(method, MetaLabelNetPlus)
         assert method.candidates_from == taken

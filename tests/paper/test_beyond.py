@@ -6,6 +6,7 @@ import pytest
 from made import entry, line, store
 
 from metalabelnet.paper.beyond import CELLS, METHODS, WITHOUT
+from metalabelnet.paper.document import fill
 from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.places import Places
 from metalabelnet.paper.results import Results, key
@@ -93,3 +94,11 @@ def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:
     assert row(table, "all")[-2:] == ["90.00", "–"]
     assert row(table, "whole warm-up")[-2:] == ["86.50", "-3.50 (-5.4 s.e.)"]
     assert row(table, "loss as a mean")[1:] == [""] * 6
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "beyond.md").read_text()
+    assert fill(page, Results(root / "results")) == page, (
+        "run: metalabelnet reproduce beyond beyond-ablation --tables-only --doc docs/beyond.md"
+    )

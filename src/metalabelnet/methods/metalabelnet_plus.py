@@ -14,6 +14,7 @@ in MetaLabelNet.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,7 +65,8 @@ class MetaLabelNetPlus(Method):
 
     Algorithm 1 lets the clean set teach the label net alone; what it says about the classifier itself is computed on
     the way, as g, and thrown away. Here the classifier takes it: it learns from the clean samples as one would without
-    any of this, and from the soft labels beside them. Warm-up ends early, before wrong labels are learned by heart.
+    any of this, and from the soft labels beside them. Warm-up ends early, before wrong labels are learned by heart; it
+    is rounded up, because the label net has nothing to read in a network that has learned nothing.
     """
 
     summary = "MetaLabelNet whose classifier follows the clean samples too, after a short warm-up"
@@ -80,7 +82,7 @@ class MetaLabelNetPlus(Method):
     def __init__(self, task: Task, settings: MetaLabelNetPlusSettings) -> None:
         super().__init__(task, settings)
         self.learns_from_clean = settings.clean_weight > 0
-        self.warmup = self.candidates_from = round(settings.warmup_share * task.schedule.warmup)
+        self.warmup = self.candidates_from = math.ceil(settings.warmup_share * task.schedule.warmup)
         few = to_input(task.train.x[:2], task.dtype)
         self.head = find_head(self.net, few, len(task.train.classes), task.head)
         self.phase2: Phase2 | None = None
