@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from made import Made, made_store
+from stores import Made, made_store
 
 from metalabelnet.review.draw import draw, progress, rate
 from metalabelnet.review.store import Store

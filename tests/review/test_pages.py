@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from made import Made, made_store
+from stores import Made, made_store
 
 from metalabelnet.review.pages import SHOWS, VERDICTS, Filter, count, page
 from metalabelnet.review.source import Sample

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from made import Made, made_store
+from stores import Made, made_store
 
 from metalabelnet.errors import InputError
 from metalabelnet.review.store import Store

@@ -19,8 +19,12 @@ FIRST_TRIED = ("meta-only", "fine-tune", "metalabelnet")
 
 
 def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
-    """For each data set the methods by cell; then `metalabelnet-plus` against the others, cell by cell."""
-    cells = list(dict.fromkeys(cell for _, cell, _ in found))
+    """For each data set the methods by cell; then `metalabelnet-plus` against the others, cell by cell.
+
+    A cell that was not run is empty; a data set of which nothing was run is left out.
+    """
+    run = {cell.partition("/")[0] for (_, cell, _), one in found.items() if one.lines or one.failed}
+    cells = [cell for cell in dict.fromkeys(cell for _, cell, _ in found) if cell.partition("/")[0] in run]
     made = []
     for data in dict.fromkeys(cell.partition("/")[0] for cell in cells):
         columns = [cell for cell in cells if cell.partition("/")[0] == data]
