@@ -9,7 +9,7 @@ pages        filters, and the list a page at a time
 draw         which sample is next for a clean set, and how far it is
 noise_rate   how many given labels are wrong, and how sure that is
 take         the clean set, the corrected labels, the verdicts as CSV
-guard, app, server   who may ask, what is answered, and where
+forms, guard, app, server   what a browser sends, who may ask, what is answered, and where
 
 Only `app` and `server` need more than training does; the commands that take results away run without them.
 """
