@@ -1,7 +1,7 @@
 """Is a clean set of the most informative samples worth more than one drawn at random, at equal effort?
 
     python benchmarks/informative.py digits --json results/review/informative.jsonl
-    python benchmarks/informative.py fashion-mnist --rows 2000 --epochs 8 --json results/review/informative.jsonl
+    python benchmarks/informative.py fashion-mnist --rows 1500 --epochs 6 --methods fine-tune --json …
     python benchmarks/informative.py --table results/review/informative.jsonl
 
 A run starts with two clean samples a class. Then a person who is always right looks at `--looks` more samples on the
