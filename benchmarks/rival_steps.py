@@ -18,7 +18,7 @@ from metalabelnet.core.algorithm import Phase2
 from metalabelnet.core.labelnet import LabelNet
 from metalabelnet.core.losses import classification_loss, cross_entropy, entropy_loss, scale_factor
 from metalabelnet.core.optimizers import SGD, Adam
-from metalabelnet.methods.metalabelnet import MetaLabelNetSettings
+from metalabelnet.methods.generated import LabelNetSettings
 from metalabelnet.nets import build
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.train.settings import Run
@@ -39,7 +39,7 @@ class Start:
     x: Tensor
     x_m: Tensor
     y_m: Tensor
-    settings: MetaLabelNetSettings
+    settings: LabelNetSettings
     rate: float = Run.rate
     momentum: float = Run.momentum
     weight_decay: float = Run.weight_decay
@@ -92,7 +92,7 @@ def start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.floa
     g = Extractor(f, find_head(f, x[:2], 10))
     m = LabelNet(g.width, 10, r).to(device, dtype)
     y_m = (torch.arange(batch) % 10).to(device)
-    return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=MetaLabelNetSettings())
+    return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=LabelNetSettings())
 
 
 def ours(s: Start, engine: Any = "double-backward") -> Iteration:

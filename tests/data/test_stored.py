@@ -12,6 +12,7 @@ import torch
 from metalabelnet.data.rows import Rows
 from metalabelnet.data.stored import MOST_VALUES, Stored, chunks
 from metalabelnet.methods import METHODS
+from metalabelnet.methods.generated import Generated
 from small import Walk, small_problem, small_run
 
 
@@ -56,6 +57,18 @@ def test_every_method_learns_the_same_from_disk(method: str, tmp_path: Path) -> 
     assert here.losses == there.losses
     for name, tensor in here.method.model().items():
         assert torch.equal(tensor, there.method.model()[name])
+
+
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if issubclass(kind, Generated)])
+def test_features_are_kept_only_where_samples_are(method: str, tmp_path: Path) -> None:
+    problem, run = small_problem(), small_run(method, epochs=3, warmup=1)
+    elsewhere = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
+    here, there = Walk(run, problem).go().method, Walk(run, elsewhere).go().method
+    assert isinstance(here, Generated)
+    assert isinstance(there, Generated)
+    assert torch.equal(here.soft_labels(), there.soft_labels())  # type: ignore[arg-type]
+    assert here.features is not None
+    assert there.features is None
 
 
 FLAT = """

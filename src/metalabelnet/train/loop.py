@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
@@ -9,7 +10,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.train.settings import Run
+
+
+P = ParamSpec("P")
 
 
 class Stopped(Exception):  # noqa: N818
@@ -75,49 +79,6 @@ class Result:
         return self.method.classifier().eval()
 
 
-def train(
-    run: Run,
-    *,
-    folder: Path | str | None = None,
-    resume: bool = False,
-    net: nn.Module | None = None,
-    problem: Problem | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
-    checkpoint_seconds: float = 10.0,
-) -> Result:
-    """Train one method on one problem, and leave a run folder if one is named.
-
-    net                 your own classifier, instead of one by name; it is trained in place
-    problem             the prepared rows, where several runs share them
-    on_progress         told about every step and every epoch
-    stop                asked after every step; when it says so the run saves its state and raises `Stopped`
-    checkpoint_seconds  how much work a crash may cost
-    """
-    turns = training(
-        run,
-        folder=folder,
-        resume=resume,
-        net=net,
-        problem=problem,
-        on_progress=on_progress,
-        stop=stop,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    return to_the_end(turns)
-
-
-def to_the_end(turns: Generator[None, None, Result]) -> Result:
-    """Take all steps of a run."""
-    with tensor_cores():
-        while True:
-            try:
-                next(turns)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-
-
 def training(
     run: Run,
     *,
@@ -129,7 +90,14 @@ def training(
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 10.0,
 ) -> Generator[None, None, Result]:
-    """What `train` does, a step at a time, so that several runs can take turns."""
+    """Train one method on one problem, a step at a time, and leave a run folder if one is named.
+
+    net                 your own classifier, instead of one by name; it is trained in place
+    problem             the prepared rows, where several runs share them
+    on_progress         told about every step and every epoch
+    stop                asked after every step; when it says so the run saves its state and raises `Stopped`
+    checkpoint_seconds  how much work a crash may cost
+    """
     files = None if folder is None else RunFolder(Path(folder))
     if files is not None:
         files.check(run, resume=resume)
@@ -145,6 +113,28 @@ def training(
     with nullcontext() if files is None else files.held():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
+
+
+def to_the_end(turns: Generator[None, None, Result]) -> Result:
+    """Take all steps of a run."""
+    with tensor_cores():
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+
+def _at_once(steps: Callable[P, Generator[None, None, Result]]) -> Callable[P, Result]:
+    @functools.wraps(steps)
+    def all_steps(*args: P.args, **kwargs: P.kwargs) -> Result:
+        return to_the_end(steps(*args, **kwargs))
+
+    return all_steps
+
+
+train = _at_once(training)
 
 
 def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
