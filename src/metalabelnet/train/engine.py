@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
-from metalabelnet.train.operators import Operators, stored
+from metalabelnet.train.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -220,7 +220,7 @@ def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
         from torch._inductor.lowering import register_lowering
 
-        register_lowering(stored)(_store)
+        register_lowering(torch.ops.metalabelnet.stored.default)(_store)
 
         def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
             # By now nothing in the graph works in place, so that equal expressions are equal values.
@@ -254,3 +254,12 @@ def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:
     with torch.cuda.graph(graph, stream=beside):
         loss = run()
     return loss, graph.replay
+
+
+def drained(device: torch.device) -> Iterator[None]:
+    """Wait until the card has done what it was given, in turns, so that others can go on giving it work."""
+    if device.type == "cuda":
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        while not done.query():  # type: ignore[no-untyped-call]
+            yield

@@ -25,7 +25,7 @@ from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
 from metalabelnet.train.correction import History, candidate, clean_logits, corrected
-from metalabelnet.train.engine import Engine, tensor_cores
+from metalabelnet.train.engine import Engine, drained, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
@@ -223,6 +223,7 @@ class Loop:
                 if on_progress is not None:
                     on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                 yield
+            yield from drained(self.problem.train.x.device)
             self.check_finite()
             method.end_epoch(self.epoch)
             self.evaluate()

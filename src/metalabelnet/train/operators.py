@@ -40,11 +40,15 @@ class Pooled:
     window: tuple[int, int]
 
 
-# Where a kernel shall store a value for others, however quick it is to compute: compilers are told by a lowering.
-_library = torch.library.Library("metalabelnet", "FRAGMENT")
-_library.define("stored(Tensor x) -> Tensor")
-_library.impl("stored", lambda x: x.clone(), "CompositeExplicitAutograd")
-stored = torch.ops.metalabelnet.stored.default
+@torch.library.custom_op("metalabelnet::stored", mutates_args=())
+def stored(x: Tensor) -> Tensor:
+    """The same numbers. A compiler that knows it has a kernel store them for others, however quick to compute."""
+    return x.clone()
+
+
+@stored.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 class Operators:

@@ -3,6 +3,10 @@
 One small network leaves much of a card idle: between kernels, and in kernels too short to fill it. Here every run has
 a CUDA stream of its own, and the host gives each one step in turn; the card works on all of them at the same time.
 Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone.
+
+At the end of an epoch the host is busy with one run for a while: it evaluates, writes, and draws the next epoch. Runs
+start some steps apart, so that their epochs do not end at the same time and the others have given the card enough to
+do by then.
 """
 
 from __future__ import annotations
@@ -23,17 +27,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
 
-@dataclass(frozen=True)
+APART = 40  # steps
+
+
+@dataclass
 class Turns:
-    """A run under way, and the stream its work goes to."""
+    """A run under way, the stream its work goes to, and how many turns it still lets pass before its first step."""
 
     number: int
     job: Job
     steps: Generator[None, None, Any]
     stream: torch.cuda.Stream | None
+    wait: int
 
     def take(self) -> Outcome | None:
         """One step. Gives the outcome, if it was the last."""
+        if self.wait:
+            self.wait -= 1
+            return None
         here: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
         try:
             with here:
@@ -75,7 +86,8 @@ def train_together(
             checkpoint_seconds=checkpoint_seconds,
         )
         cuda = device_of(job.run).type == "cuda"
-        return Turns(number, job, steps, torch.cuda.Stream() if cuda else None)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
+        return Turns(number, job, steps, stream, wait=APART * number if cuda and number < together else 0)
 
     waiting = [(number, job) for number, job in enumerate(jobs) if outcomes[number] is None]
     under_way: list[Turns] = []
