@@ -53,6 +53,7 @@ class Reading:
     memory_limit: float | None = None
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
+    noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
 def is_own(path: Path) -> bool:
