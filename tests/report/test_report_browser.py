@@ -1,8 +1,5 @@
 """Reports in a real browser: nothing loaded, nothing complained of, readable on a phone, in the dark and on paper."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +10,6 @@ from folders import HOSTILE, write_run
 from metalabelnet.report import make_report
 
 pytestmark = pytest.mark.browser
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, found on PATH. Where it is missing tests are skipped, but fail in CI, where it must be there."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    absent = None if found else f"there is no {', '.join(NAMES)} on PATH (Debian: apt-get install chromium)"
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        absent = "playwright is not installed"
-    if absent is not None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(absent)
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 def one_of_a_thousand(folder: Path) -> list[Path]:
@@ -56,12 +35,12 @@ def pictures(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("make", [one_of_a_thousand, one_epoch, hostile, several, pictures])
-def test_a_page_opens(make: Any, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_opens(make: Any, chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "report.html"
     file.write_text(make_report(make(tmp_path)), encoding="utf-8")
     for width, scheme, dark in ((360, "light", False), (360, "dark", True), (1280, "light", False)):
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page, said, asked = context.new_page(), [], []
         page.on("console", lambda message, said=said: said.append(message.text))
         page.on("pageerror", lambda error, said=said: said.append(str(error)))

@@ -1,7 +1,6 @@
 """The page in a real browser, by keyboard alone. Needs Chromium (Debian: chromium) and playwright."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from files import QUICK, read_csv
 from shell import call
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.browser
 
 
@@ -32,18 +30,6 @@ class Program:
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
         self.process.communicate(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if BROWSER is None:
-        assert "CI" not in os.environ, "CI must bring a browser: apt-get install chromium"
-        pytest.skip("no browser: apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
