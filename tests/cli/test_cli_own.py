@@ -215,6 +215,13 @@ def test_duplicates_across_train_and_meta_are_reported(capsys: Capture, here: Pa
     assert not {"birne/again.png", "_unlabeled/and again.png"} & {r["id"] for r in read_csv(here / "run/labels.csv")}
 
 
+def test_nothing_but_copies_of_clean_texts_is_refused(capsys: Capture, here: Path) -> None:
+    rows = [[("a goal of the team", "the price of money")[k % 2], "sb"[k % 2], k < 8] for k in range(40)]
+    write_csv(here / "news.csv", ["text", "label", "ok"], rows)
+    said = refused(["train", "news.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert "every training sample is identical to a clean one, which leaves none to train on" in said
+
+
 def test_alike_rows_of_a_table_stay(capsys: Capture, here: Path) -> None:
     rows = [["1", "red", "a"], ["2", "blue", "b"]] * 20
     write_csv(here / "table.csv", ["n", "color", "label", "ok"], [[*row, k < 8] for k, row in enumerate(rows)])

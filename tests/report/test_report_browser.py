@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import HOSTILE, write_run
+from folders import HOSTILE, run, write_run
 
 from metalabelnet.report import make_report
 
@@ -24,6 +24,17 @@ def hostile(folder: Path) -> list[Path]:
     return [write_run(folder / "<img src=x onerror=alert(1)>", HOSTILE)]
 
 
+def hostile_samples(folder: Path) -> list[Path]:
+    """Texts and ids, from the data itself."""
+    lines = ["id,text,label,ok"]
+    for k in range(64):
+        words = " ".join(word for j, word in enumerate(("one", "two", "four", "eight", "more", "most")) if k >> j & 1)
+        nasty = HOSTILE[k % 3].replace('"', '""')
+        lines.append(f'"{nasty} {k}","{words} {nasty}",{"ab"[k % 2]},{int(k < 20)}')
+    (folder / "texts.csv").write_text("\n".join(lines), encoding="utf-8")
+    return [run(folder / "run", "texts.csv", trusted="ok", meta=0, method="cross-entropy", text="text")]
+
+
 def several(folder: Path) -> list[Path]:
     return [write_run(folder / f"seed{k}", tuple("abcdefghijklmnopqrst"), seed=k) for k in range(3)]
 
@@ -34,7 +45,7 @@ def pictures(folder: Path) -> list[Path]:
     return [write_run(folder / "run", ("a", "b"))]
 
 
-@pytest.mark.parametrize("make", [one_of_a_thousand, one_epoch, hostile, several, pictures])
+@pytest.mark.parametrize("make", [one_of_a_thousand, one_epoch, hostile, hostile_samples, several, pictures])
 def test_a_page_opens(make: Any, chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "report.html"

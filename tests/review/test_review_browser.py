@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browsing import Program, opened, press_and_wait, until
-from files import QUICK, read_csv
+from files import QUICK, read_csv, write_csv
 from shell import call
 
 pytestmark = pytest.mark.browser
@@ -155,3 +155,33 @@ def test_a_page_of_another_origin_cannot_write(chromium: Any, start: Callable[..
             [f"{program.base}/verdict", n],
         )
     assert "refused: the request comes from another page" in page.content()
+
+
+def test_scripts_in_labels_ids_and_texts_do_not_run(
+    chromium: Any, start: Callable[..., Program], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nasty = ["<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "javascript:alert(3)//'; </title>{{ 7 }}"]
+    words = [
+        " ".join(word for j, word in enumerate(("one", "two", "four", "eight", "more", "most")) if k >> j & 1)
+        for k in range(64)
+    ]
+    rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
+    file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
+    arguments = f"{QUICK} --trusted ok --method cross-entropy --out {tmp_path}/run"
+    assert call(["train", str(file), *arguments.split()], capsys).code == 0
+    program = start(tmp_path / "run")
+    page = opened(chromium, program)
+    page.on("dialog", lambda dialog: page.complaints.append(dialog.message))
+    for path in ("/?show=all", "/?show=all&view=one", "/clean?wanted=3", "/clean", "/take"):
+        page.goto(program.base + path)
+    page.goto(f"{program.base}/?show=labeled")
+    first = page.locator(".card").first.get_attribute("id")
+    page.keyboard.press("c")
+    page.keyboard.type(nasty[0])
+    press_and_wait(page, "Enter")
+    until(lambda: page.locator(f"#{first} .verdict b").inner_text() == nasty[0])
+    page.goto(f"{program.base}/?show=all&verdict=decided&view=one")
+    assert nasty[0] in page.locator(".history").inner_text()
+    assert page.locator("script").count() == 1
+    assert page.locator("main img").count() == 0
+    assert page.complaints == []

@@ -102,6 +102,10 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
         notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {_some(examples)}")
         part[twins & (found.kind != "table")] = LEFT_OUT
+        if not (part == TRAIN).any():
+            raise InputError(
+                f"{path}: every training sample is identical to a clean one, which leaves none to train on"
+            )
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),
