@@ -19,6 +19,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "trai
 from files import TABLE, photos, table_rows, text_rows, write_csv
 from tiny import tiny_run, write_npz
 
+from metalabelnet.report import samples
 from metalabelnet.report.pictures import of_array, of_file, png
 from metalabelnet.train import train
 
@@ -115,6 +116,10 @@ def test_an_id_that_leaves_the_folder_is_not_followed(here: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(first, "../secret.png"), encoding="utf-8")
     page = page_of(here / "run")
     assert "../secret.png" in page.text
+    (here / "photos" / "birne" / "link.png").symlink_to(here / "secret.png")
+    assert not samples._inside(here / "photos", "birne/link.png")
+    assert not samples._inside(here / "photos", str(here / "secret.png"))
+    assert samples._inside(here / "photos", "birne/other.png")
     assert len(page.pictures()) == len(suspects(here / "run")) - 1
 
 

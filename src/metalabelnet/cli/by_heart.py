@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.labels import LabelTable
     from metalabelnet.train.prepare import Problem
 
-HARDLY = 0.2  # of the share of wrong labels that the clean samples show at least (95 %)
+HARDLY = 0.25  # of the share of wrong labels that the clean samples show at least (95 %)
 
 
 def by_heart(problem: Problem, table: LabelTable) -> str:
