@@ -274,6 +274,8 @@ def test_a_wrong_column_is_refused_with_the_nearest_name(capsys: Capture, here: 
     assert "--label is for a folder of images or a table" in refused(["train", "digits", "--label", "y"], capsys)
     write_csv(here / "none.csv", ["a", "b"], [["1", "2"]])
     assert "which column is the label? name one of a, b" in refused(["train", "none.csv"], capsys)
+    (here / "head.csv").write_text("a,label\n")
+    assert "head.csv: has no rows below its first line" in refused(["train", "head.csv"], capsys)
     (here / "ragged.csv").write_text("a,label\n1,x\n1,2,3\n")
     said = refused(["train", "ragged.csv", "--truth", "label"], capsys)
     assert "row 3 has 3 cells, but the first line names 2" in said

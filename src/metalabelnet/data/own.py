@@ -69,7 +69,8 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     if not clean and not any(train.truth):
         raise InputError(
             f"{path}: there is no clean set; name a file of checked labels with --meta FILE, a column that marks "
-            "checked rows with --trusted COL, or a column of right labels with --truth COL"
+            "checked rows with --trusted COL, or a column of right labels with --truth COL; the page of "
+            f"metalabelnet review {path} helps to build one"
         )
     test = None if how.test is None else _list_test(Path(how.test), how, found)
     all_of = _together(train, clean, test)
