@@ -1,5 +1,6 @@
 """A person's own data, from files to predictions, by the command line."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ from files import FRUIT, QUICK, TABLE, photos, read_csv, table_rows, text_rows, 
 from shell import call
 from tiny import write_npz
 
+from metalabelnet.data import sheet
 from metalabelnet.train import RunFolder
+from metalabelnet.train.predict import Predictor, Reader
 
 Capture = pytest.CaptureFixture[str]
 
@@ -147,6 +150,18 @@ def test_a_table_with_gaps_and_new_categories_is_predicted(capsys: Capture, here
     assert [row["id"] for row in rows] == ["0", "1"]
     write_csv(here / "less.csv", ["color", "nose", "width"], [["green", "0", "14"]])
     assert "unknown column 'noise': did you mean 'nose'?" in refused(["predict", "run", "less.csv"], capsys)
+
+
+def test_a_table_without_end_is_predicted_as_it_comes(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(here / "table.csv", TABLE, table_rows(60))
+    train("table.csv --trusted checked", capsys)
+    write_csv(here / "new.csv", ["width", "noise", "color"], [["10", "0", "red"], ["14", "0", "blue"]])
+    known = list(sheet.rows(here / "new.csv", ["width", "noise", "color"]))
+    monkeypatch.setattr(sheet, "rows", lambda _path, _columns: itertools.cycle(known))
+    predicted = Predictor(here / "run").rows(Path("new.csv"), Reader())
+    assert [row[0] for row in itertools.islice(predicted, 5000)] == [str(k) for k in range(5000)]
 
 
 def test_texts(capsys: Capture, here: Path) -> None:

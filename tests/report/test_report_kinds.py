@@ -168,10 +168,14 @@ def test_what_stands_in_samples_and_their_names_is_text(here: Path) -> None:
 
 
 def test_thirty_large_pictures_stay_far_below_the_limit(here: Path) -> None:
+    large = [Image.effect_noise((1600, 1200), 100).convert("RGB") for _ in range(2)]
     for k in range(45):
         file = here / "photos" / "ab"[k % 2] / f"{k}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.effect_noise((1600, 1200), 100).convert("RGB").save(file, quality=90)
+        if k < 12:  # those that were checked are others: copies of them would be taken out
+            (large[k - 10] if k >= 10 else Image.effect_noise((64, 48), 100).convert("RGB")).save(file, quality=90)
+        else:
+            shutil.copy(here / "photos" / "ab"[k % 2] / f"{10 + k % 2}.jpg", file)
     assert sum(file.stat().st_size for file in (here / "photos").rglob("*.jpg")) > 30_000_000
     write_csv(here / "checked.csv", ["file", "label"], [(f"{'ab'[k % 2]}/{k}.jpg", "ab"[k % 2]) for k in range(10)])
     run(here / "run", "photos", meta_file="checked.csv", meta=0, method="cross-entropy", epochs=1, image_size=8)
