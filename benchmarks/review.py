@@ -83,7 +83,7 @@ def main() -> int:
             splits={},
             checked={},
             options=(),
-            own=True,
+            named=("made-up",),
             fingerprint="made up",
         )
         start = time.perf_counter()

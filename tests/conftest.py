@@ -7,6 +7,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from browser import chromium
+
+__all__ = ["chromium"]
+
 torch.set_num_threads(1)
 
 

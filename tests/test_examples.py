@@ -37,3 +37,9 @@ def test_an_example(
         assert float(accuracy[1]) > 80  # of the given labels 67 are right
     else:
         assert int(found[1]) >= 24
+    if name == "images":
+        before, after = (
+            int(re.search(rf"^{column}: (\d+) of 322 right", out, re.MULTILINE)[1]) for column in ("given", "label")
+        )
+        assert before == 223
+        assert after > 270

@@ -1,5 +1,6 @@
 """A person's own data, from files to predictions, by the command line."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ from files import FRUIT, QUICK, TABLE, photos, read_csv, table_rows, text_rows, 
 from shell import call
 from tiny import write_npz
 
+from metalabelnet.data import sheet
 from metalabelnet.train import RunFolder
+from metalabelnet.train.predict import Predictor, Reader
 
 Capture = pytest.CaptureFixture[str]
 
@@ -149,6 +152,18 @@ def test_a_table_with_gaps_and_new_categories_is_predicted(capsys: Capture, here
     assert "unknown column 'noise': did you mean 'nose'?" in refused(["predict", "run", "less.csv"], capsys)
 
 
+def test_a_table_without_end_is_predicted_as_it_comes(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(here / "table.csv", TABLE, table_rows(60))
+    train("table.csv --trusted checked", capsys)
+    write_csv(here / "new.csv", ["width", "noise", "color"], [["10", "0", "red"], ["14", "0", "blue"]])
+    known = list(sheet.rows(here / "new.csv", ["width", "noise", "color"]))
+    monkeypatch.setattr(sheet, "rows", lambda _path, _columns: itertools.cycle(known))
+    predicted = Predictor(here / "run").rows(Path("new.csv"), Reader())
+    assert [row[0] for row in itertools.islice(predicted, 5000)] == [str(k) for k in range(5000)]
+
+
 def test_texts(capsys: Capture, here: Path) -> None:
     write_csv(here / "news.csv", ["text", "topic", "ok"], text_rows(120))
     said = train("news.csv --label topic --trusted ok --epochs 15", capsys)
@@ -215,6 +230,13 @@ def test_duplicates_across_train_and_meta_are_reported(capsys: Capture, here: Pa
     assert not {"birne/again.png", "_unlabeled/and again.png"} & {r["id"] for r in read_csv(here / "run/labels.csv")}
 
 
+def test_nothing_but_copies_of_clean_texts_is_refused(capsys: Capture, here: Path) -> None:
+    rows = [[("a goal of the team", "the price of money")[k % 2], "sb"[k % 2], k < 8] for k in range(40)]
+    write_csv(here / "news.csv", ["text", "label", "ok"], rows)
+    said = refused(["train", "news.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert "every training sample is identical to a clean one, which leaves none to train on" in said
+
+
 def test_alike_rows_of_a_table_stay(capsys: Capture, here: Path) -> None:
     rows = [["1", "red", "a"], ["2", "blue", "b"]] * 20
     write_csv(here / "table.csv", ["n", "color", "label", "ok"], [[*row, k < 8] for k, row in enumerate(rows)])
@@ -267,6 +289,8 @@ def test_a_wrong_column_is_refused_with_the_nearest_name(capsys: Capture, here: 
     assert "--label is for a folder of images or a table" in refused(["train", "digits", "--label", "y"], capsys)
     write_csv(here / "none.csv", ["a", "b"], [["1", "2"]])
     assert "which column is the label? name one of a, b" in refused(["train", "none.csv"], capsys)
+    (here / "head.csv").write_text("a,label\n")
+    assert "head.csv: has no rows below its first line" in refused(["train", "head.csv"], capsys)
     (here / "ragged.csv").write_text("a,label\n1,x\n1,2,3\n")
     said = refused(["train", "ragged.csv", "--truth", "label"], capsys)
     assert "row 3 has 3 cells, but the first line names 2" in said

@@ -55,6 +55,13 @@ def test_without_a_test_set_the_clean_samples_are_all_there_is() -> None:
     assert said.endswith("and no more is known.")
 
 
+def test_of_several_that_are_level_none_is_called_best() -> None:
+    said = recommend(summaries(a=[90.0, 92.0], b=[100.0, 100.0], c=[100.0, 100.0]), 10)
+    assert said.startswith("b and c were level and best here, with 100.00 % of the test samples right. That is 9.00")
+    assert "points ahead of a, seed by seed, and ahead in 2 of 2" in said
+    assert "points" not in recommend(summaries(b=[90.0], c=[90.0]), 10)
+
+
 def test_one_method_and_none() -> None:
     assert recommend(summaries(a=[90.0]), 2).count(". ") == 1
     assert recommend({"a": {}}, 2) == ""

@@ -1,6 +1,7 @@
 """What comes out: train's summary, compare's table and picture, label tables."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -11,10 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from shell import TINY, call
 from tiny import BASIC, CLASSES, outcome, samples, snapshot, write_npz
 
+from metalabelnet.cli.by_heart import by_heart
+from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder
+from metalabelnet.train.labels import LabelTable
+from metalabelnet.train.prepare import Problem
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,6 +52,26 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     assert summary["suspects"] == suspects
     assert f"{suspects} of 48 given labels; suspicion has AUROC" in said.out
     assert said.out.splitlines()[-1].split() == ["run", "folder", "run"]
+
+
+@pytest.mark.parametrize(("memory", "told"), [(1.0, True), (0.5, False)])
+def test_labels_learned_by_heart_are_told(memory: float, told: bool) -> None:
+    """A table that says what was given, or the truth in half of the rows; one in four checked labels was wrong."""
+    true = torch.arange(200) % 4
+    given = torch.where(torch.arange(200) % 4 == 1, (true + 1) % 4, true)
+    rows = make_rows(torch.zeros(200, 1), given, true=true, classes=tuple("abcd"), what="rows")
+    said = torch.where(torch.arange(200) < 200 * memory, given, true)
+    table = LabelTable(rows=rows, probabilities=torch.eye(4)[said] * 0.9 + 0.025)
+    clean, select = rows.take(torch.arange(40)), rows.take(torch.arange(40, 48))
+    problem = Problem(train=rows, clean=clean, select=select, test=rows.take(torch.arange(0)), noise_rate=0.25)
+    found = by_heart(problem, table)
+    assert bool(found) == told
+    if told:
+        assert found.startswith("0 of 200 labels differ from the given ones, but 12 of 48 clean samples were given")
+    unknown = dataclasses.replace(
+        problem, clean=clean.with_given(-torch.ones(40).long()), select=select.take(torch.arange(0))
+    )
+    assert by_heart(unknown, table) == ""
 
 
 def test_settings_reach_the_run(capsys: Capture, here: Path) -> None:

@@ -176,6 +176,44 @@ def test_general_refuses_with_a_sentence() -> None:
         general(DataSet(name="d", train=unknown), 3, rng())
 
 
+@quick
+@given(st.integers(12, 60), st.integers(0, 2**12), seeds)
+def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn_for(
+    n: int, which: int, seed: int
+) -> None:
+    train = rows([k % 2 for k in range(n)], 2)
+    checked = torch.full((n,), -1)
+    checked[:4] = torch.tensor([1, 0, 1, 0])  # a person's word, against what the data says
+    checked[4:12] = torch.tensor([k % 2 if which >> k & 1 else -1 for k in range(4, 12)])
+    chosen = (checked >= 0).nonzero()[:, 0].tolist()
+    if len(chosen) == n:
+        return
+    plain = general(DataSet(name="d", train=train), 2, rng(seed))
+    split = general(DataSet(name="d", train=train, checked=checked), 0, rng(seed))
+    assert numbers(split.train, split.meta, split.test) == list(range(n))
+    assert sorted(split.meta.index.tolist()) == chosen
+    assert split.meta.true.tolist() == checked[split.meta.index].tolist()
+    assert split.meta.given.tolist() == train.given[split.meta.index].tolist()
+    assert set(split.test.index.tolist()) == set(plain.test.index.tolist()) - set(chosen)
+    assert (split.train.true == train.true[split.train.index]).all()
+
+
+def test_checked_rows_join_the_clean_part_that_the_data_has() -> None:
+    train, own = rows([0, 1] * 10, 2), rows([0, 1, 1], 2)
+    checked = torch.full((20,), -1)
+    checked[5] = 0
+    data = DataSet(name="d", train=train, meta=own, test=rows([0, 1], 2), checked=checked)
+    split = general(data, 0, rng())
+    by_index = sorted(
+        zip(split.meta.x[:, 0].tolist(), split.meta.true.tolist(), split.meta.given.tolist(), strict=True)
+    )
+    assert by_index == [(0, 0, -1), (1, 1, -1), (2, 1, -1), (5, 0, 1)]  # nobody gave the data's own another label
+    assert 5 not in split.train.index.tolist()
+    assert len(split.train) == 19
+    with says("takes the meta-set from the test part, not from a file"):
+        paper(data, 2, rng())
+
+
 # --- paper ----------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Networks of timm, of torchvision and the user's own; files of weights, and files that only say so."""
 
 import pickle
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,25 @@ def test_the_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }.items():
         with pytest.raises(InputError, match=says):
             nets.build(name, (5,), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("first_line", "sentence"),
+    [
+        (
+            "raise RuntimeError('operator torchvision::nms does not exist')",
+            "the version of torchvision that belongs to",
+        ),
+        ("import no_such_package_at_all", "pip install 'metalabelnet[nets]'"),
+    ],
+)
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_a_package_that_cannot_be_imported_is_one_sentence(
+    package: str, first_line: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{package}.py").write_text(first_line)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        build(f"{package}:resnet18", (3, 32, 32))

@@ -1,36 +1,15 @@
 """Reports in a real browser: nothing loaded, nothing complained of, readable on a phone, in the dark and on paper."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from folders import HOSTILE, write_run
+from folders import HOSTILE, run, write_run
 
 from metalabelnet.report import make_report
 
 pytestmark = pytest.mark.browser
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, found on PATH. Where it is missing tests are skipped, but fail in CI, where it must be there."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    absent = None if found else f"there is no {', '.join(NAMES)} on PATH (Debian: apt-get install chromium)"
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        absent = "playwright is not installed"
-    if absent is not None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(absent)
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 def one_of_a_thousand(folder: Path) -> list[Path]:
@@ -45,6 +24,17 @@ def hostile(folder: Path) -> list[Path]:
     return [write_run(folder / "<img src=x onerror=alert(1)>", HOSTILE)]
 
 
+def hostile_samples(folder: Path) -> list[Path]:
+    """Texts and ids, from the data itself."""
+    lines = ["id,text,label,ok"]
+    for k in range(64):
+        words = " ".join(word for j, word in enumerate(("one", "two", "four", "eight", "more", "most")) if k >> j & 1)
+        nasty = HOSTILE[k % 3].replace('"', '""')
+        lines.append(f'"{nasty} {k}","{words} {nasty}",{"ab"[k % 2]},{int(k < 20)}')
+    (folder / "texts.csv").write_text("\n".join(lines), encoding="utf-8")
+    return [run(folder / "run", "texts.csv", trusted="ok", meta=0, method="cross-entropy", text="text")]
+
+
 def several(folder: Path) -> list[Path]:
     return [write_run(folder / f"seed{k}", tuple("abcdefghijklmnopqrst"), seed=k) for k in range(3)]
 
@@ -55,13 +45,13 @@ def pictures(folder: Path) -> list[Path]:
     return [write_run(folder / "run", ("a", "b"))]
 
 
-@pytest.mark.parametrize("make", [one_of_a_thousand, one_epoch, hostile, several, pictures])
-def test_a_page_opens(make: Any, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [one_of_a_thousand, one_epoch, hostile, hostile_samples, several, pictures])
+def test_a_page_opens(make: Any, chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "report.html"
     file.write_text(make_report(make(tmp_path)), encoding="utf-8")
     for width, scheme, dark in ((360, "light", False), (360, "dark", True), (1280, "light", False)):
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page, said, asked = context.new_page(), [], []
         page.on("console", lambda message, said=said: said.append(message.text))
         page.on("pageerror", lambda error, said=said: said.append(str(error)))

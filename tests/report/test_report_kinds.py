@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import Page, page_of, run
+from folders import HOSTILE, Page, page_of, run
 from PIL import Image
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "train")]
@@ -19,6 +19,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "trai
 from files import TABLE, photos, table_rows, text_rows, write_csv
 from tiny import tiny_run, write_npz
 
+from metalabelnet.report import samples
 from metalabelnet.report.pictures import of_array, of_file, png
 from metalabelnet.train import train
 
@@ -115,6 +116,10 @@ def test_an_id_that_leaves_the_folder_is_not_followed(here: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(first, "../secret.png"), encoding="utf-8")
     page = page_of(here / "run")
     assert "../secret.png" in page.text
+    (here / "photos" / "birne" / "link.png").symlink_to(here / "secret.png")
+    assert not samples._inside(here / "photos", "birne/link.png")
+    assert not samples._inside(here / "photos", str(here / "secret.png"))
+    assert samples._inside(here / "photos", "birne/other.png")
     assert len(page.pictures()) == len(suspects(here / "run")) - 1
 
 
@@ -138,6 +143,45 @@ def test_texts_are_quoted(here: Path) -> None:
     assert page.count("blockquote") == len(suspects(here / "run"))
     for row in suspects(here / "run"):
         assert f"{texts[int(row['id'])][0]} {row['id']}" in page.text
+
+
+def test_what_stands_in_samples_and_their_names_is_text(here: Path) -> None:
+    rows = [
+        (f"{nasty} {k}", f"{nasty} {text_rows(1, seed=k)[0][0]}", "ab"[k % 2], k < 10)
+        for k, nasty in enumerate((*HOSTILE, "") * 6)
+    ]
+    write_csv(here / "texts.csv", ["id", "text", "label", "ok"], rows)
+    run(here / "texts", "texts.csv", trusted="ok", meta=0, method="cross-entropy", text="text")
+    truth = photos(here / "photos", count=60)
+    name = '<img src=x onerror=alert(1)>" onload="alert(2).png'
+    for label in ("birne", "cherry pie"):
+        files = sorted((here / "photos" / label).iterdir())
+        for k, file in enumerate(files[5:]):
+            file.rename(file.with_name(f"{k} {name}"))
+    known = [(name, kind) for name, kind in truth if (here / "photos" / name).is_file()]
+    write_csv(here / "checked.csv", ["file", "label"], known[:-2])
+    run(here / "pictures", "photos", meta_file="checked.csv", meta=0, method="cross-entropy")
+    page = page_of(here / "texts", here / "pictures")  # refuses elements and attributes that nobody wrote
+    assert HOSTILE[0] in page.text
+    assert name in page.text
+    assert len(page.pictures()) == len(suspects(here / "pictures")) > 10
+
+
+def test_thirty_large_pictures_stay_far_below_the_limit(here: Path) -> None:
+    large = [Image.effect_noise((1600, 1200), 100).convert("RGB") for _ in range(2)]
+    for k in range(45):
+        file = here / "photos" / "ab"[k % 2] / f"{k}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if k < 12:  # those that were checked are others: copies of them would be taken out
+            (large[k - 10] if k >= 10 else Image.effect_noise((64, 48), 100).convert("RGB")).save(file, quality=90)
+        else:
+            shutil.copy(here / "photos" / "ab"[k % 2] / f"{10 + k % 2}.jpg", file)
+    assert sum(file.stat().st_size for file in (here / "photos").rglob("*.jpg")) > 30_000_000
+    write_csv(here / "checked.csv", ["file", "label"], [(f"{'ab'[k % 2]}/{k}.jpg", "ab"[k % 2]) for k in range(10)])
+    run(here / "run", "photos", meta_file="checked.csv", meta=0, method="cross-entropy", epochs=1, image_size=8)
+    page = page_of(here / "run")  # refuses 5 MB
+    assert len(page.pictures()) == 30
+    assert len(page.content) < 1_000_000
 
 
 def test_a_picture_keeps_its_proportions_and_stands_upright(here: Path) -> None:

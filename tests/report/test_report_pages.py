@@ -117,6 +117,23 @@ def test_the_settings_of_different_methods_are_not_compared(here: Path) -> None:
     assert re.search(r"seconds gce 0 76\.54 .* sce, sce\.a 1 0 76\.54 .* sce, sce\.a 2 0 76\.54 ", made.text)
 
 
+def test_rows_that_differ_late_are_told_apart_by_their_folder(here: Path) -> None:
+    folders = [write_run(here / name, ("a", "b")) for name in ("one", "two", "three")]
+    for k, folder in enumerate(folders):
+        about = json.loads((folder / "run.json").read_text())
+        about["run"] |= {
+            "data": "photographs of many kinds of fruit/" * (k < 2),
+            "meta_file": "checked.csv",
+            "rate": 0.01 * k,
+        }
+        about["run"]["trusted"] = "ok" if k == 2 else None
+        (folder / "run.json").write_text(json.dumps(about))
+    text = page_of(*folders).text
+    assert "one: cross-entropy, data photographs of many" in text
+    assert "two: cross-entropy, data photographs of many" in text
+    assert "trusted null" not in text.partition("All settings")[0]
+
+
 def test_a_page_that_grows_too_large_leaves_out_and_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [write_run(here / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
     whole = make_report(folders)

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "cli"))  # for `files`, somebody's own data
 sys.path.append(str(Path(__file__).parent))
 
+from browsing import Program
 from files import FRUIT, QUICK, photos, write_csv
 from served import Served, serve
 
@@ -43,3 +44,20 @@ def make_page(trained: Path, tmp_path: Path) -> Callable[..., Served]:
 @pytest.fixture
 def page(make_page: Callable[..., Served]) -> Served:
     return make_page()
+
+
+@pytest.fixture
+def start(trained: Path, tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Start the program on a copy of the run, or on anything else; all are ended after the test."""
+    programs: list[Program] = []
+
+    def begin(source: Path | None = None, *more: str) -> Program:
+        if source is None and not (tmp_path / "run").exists():
+            shutil.copytree(trained / "run", tmp_path / "run")
+        programs.append(Program(tmp_path / "run" if source is None else source, *more))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        if program.process.poll() is None:
+            program.end()

@@ -41,9 +41,9 @@ class Served:
         return {row["n"]: (row["kind"], row["label"]) for row in self.store.reading().execute(asked)}
 
 
-def serve(where: str | Path, **reading: str) -> Served:
-    source = sources.of(str(where), Reading(**reading))
-    store = Store(source.database)
+def serve(where: str | Path, *, data: str | None = None, db: Path | None = None, **reading: str) -> Served:
+    source = sources.of(str(where), Reading(**reading), data)
+    store = Store(db or source.database)
     store.fill(source)
     app = App(source, store).guarded(5000, TOKEN)
     known, stranger = (TestClient(app, base_url=HOST) for _ in range(2))

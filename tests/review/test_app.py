@@ -76,6 +76,17 @@ def test_undo_shows_the_sample_again_and_history_stays(page: Served) -> None:
     assert "Nothing to undo" not in page.get("/?message=something+else").text
 
 
+def test_a_second_look_is_one_more_line_of_the_history(page: Served) -> None:
+    row = page.rows("split = 'train' AND given >= 0 AND label != given")[0]
+    for say in ("keep", "suggestion", "unusable"):
+        seen = field(page.get(f"/?view=one&n={row['n']}").text, "seen")
+        assert page.post("/verdict", n=row["n"], seen=seen, say=say).status_code == 303
+    html = page.get(f"/?view=one&n={row['n']}").text.partition("Looks at this sample")[2]
+    names = page.source.classes
+    assert re.findall(r"<li>(.*?) <time", html) == ["unusable", names[row["label"]], names[row["given"]]]
+    assert page.standing() == {row["n"]: ("unusable", None)}
+
+
 def test_the_second_tab_hears_of_the_first(page: Served) -> None:
     n = page.rows("split = 'train' AND given >= 0 AND label != given")[0]["n"]
     page.post("/verdict", n=n, seen=0, say="keep", tab="one")

@@ -125,6 +125,31 @@ def test_of_a_file_that_is_no_picture_nothing_is_seen(make_page, tmp_path: Path)
     assert "secret" not in answer.text
 
 
+def test_a_table_that_names_other_files_shows_nothing_of_them(make_page, tmp_path: Path) -> None:
+    """Its paths are the data, and may lie anywhere; but what is no picture is not seen."""
+    photos(tmp_path / "home" / "photos", count=12, unlabeled=0)
+    (tmp_path / "secret.txt").write_text("the secret")
+    (tmp_path / "home" / "link").symlink_to(tmp_path)
+    names = [
+        "/etc/passwd",
+        "../secret.txt",
+        "link/secret.txt",
+        "photos",
+        "/dev/null",
+        "photos/birne/../../../secret.txt",
+    ]
+    rows = [(name, "ab"[k % 2]) for k, name in enumerate([*names, *(f"photos/birne/{k}.png" for k in range(6))])]
+    page = make_page(write_csv(tmp_path / "home" / "list.csv", ("path", "label"), rows), image="path")
+    assert page.source.contents.kind == "image"
+    for name in names:
+        (row,) = page.rows("id = ?", name)
+        for size in ("small", "large"):
+            answer = page.get(f"/sample/{row['n']}/{size}")
+            assert answer.status_code == 404
+            assert "root:" not in answer.text
+            assert "the secret" not in answer.text
+
+
 NASTY = '<script>alert(1)</script>" onerror="alert(2)\' {{ 7 * 7 }}'
 
 

@@ -1,94 +1,21 @@
 """The page in a real browser, by keyboard alone. Needs Chromium (Debian: chromium) and playwright."""
 
 import json
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from files import QUICK, read_csv
+from browsing import Program, opened, press_and_wait, until
+from files import QUICK, read_csv, write_csv
 from shell import call
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.browser
 
 
-class Program:
-    """`metalabelnet review`, as a user starts it."""
-
-    def __init__(self, source: Path) -> None:
-        arguments = [sys.executable, "-m", "metalabelnet", "review", str(source)]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
-        self.base = self.address.partition("/?")[0]
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if BROWSER is None:
-        assert "CI" not in os.environ, "CI must bring a browser: apt-get install chromium"
-        pytest.skip("no browser: apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def start(trained: Path, tmp_path: Path) -> Iterator[Callable[[], Program]]:
-    """Start the program on a copy of the run; all are ended after the test."""
-    shutil.copytree(trained / "run", tmp_path / "run")
-    programs: list[Program] = []
-
-    def begin() -> Program:
-        programs.append(Program(tmp_path / "run"))
-        return programs[-1]
-
-    yield begin
-    for program in programs:
-        if program.process.poll() is None:
-            program.end()
-
-
-def opened(chromium: Any, program: Program, **about: Any) -> Any:
-    """A page on the program; what the browser complains of ends the test."""
-    page = chromium.new_context(**about).new_page()
-    page.complaints = []
-    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.goto(program.address)
-    page.wait_for_selector("h1")
-    return page
-
-
-def until(what: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until it is so. The page's policy forbids playwright's own way, which makes code of text."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def press_and_wait(page: Any, key: str) -> None:
-    """Press a key that gives a verdict, and wait until the server has it."""
-    with page.expect_response(lambda answer: "/verdict" in answer.url or "/undo" in answer.url):
-        page.keyboard.press(key)
-
-
 def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
-    chromium: Any, start: Callable[[], Program], tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    chromium: Any, start: Callable[..., Program], tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = start()
     page = opened(chromium, program)
@@ -122,7 +49,7 @@ def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
     assert 0 < json.loads((tmp_path / "again" / "summary.json").read_text())["meta_accuracy"] <= 100
 
 
-def test_another_class_by_typing_unusable_skip_and_arrows(chromium: Any, start: Callable[[], Program]) -> None:
+def test_another_class_by_typing_unusable_skip_and_arrows(chromium: Any, start: Callable[..., Program]) -> None:
     program = start()
     page = opened(chromium, program)
     page.goto(f"{program.base}/?show=labeled")
@@ -151,7 +78,7 @@ def test_another_class_by_typing_unusable_skip_and_arrows(chromium: Any, start: 
     page.wait_for_selector("section.one")
 
 
-def test_a_clean_set_by_typing(chromium: Any, start: Callable[[], Program]) -> None:
+def test_a_clean_set_by_typing(chromium: Any, start: Callable[..., Program]) -> None:
     program = start()
     page = opened(chromium, program)
     page.goto(f"{program.base}/clean")
@@ -174,7 +101,7 @@ def test_a_clean_set_by_typing(chromium: Any, start: Callable[[], Program]) -> N
     assert page.complaints == []
 
 
-def test_two_tabs(chromium: Any, start: Callable[[], Program]) -> None:
+def test_two_tabs(chromium: Any, start: Callable[..., Program]) -> None:
     program = start()
     one = opened(chromium, program)
     two = one.context.new_page()
@@ -193,7 +120,7 @@ def test_two_tabs(chromium: Any, start: Callable[[], Program]) -> None:
 @pytest.mark.parametrize("width", [320, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_sticks_out_and_everything_has_a_name(
-    chromium: Any, start: Callable[[], Program], width: int, scheme: str
+    chromium: Any, start: Callable[..., Program], width: int, scheme: str
 ) -> None:
     program = start()
     page = opened(chromium, program, viewport={"width": width, "height": 700}, color_scheme=scheme)
@@ -208,7 +135,7 @@ def test_nothing_sticks_out_and_everything_has_a_name(
     assert [text for text in page.complaints if "400" not in text] == []
 
 
-def test_a_page_of_another_origin_cannot_write(chromium: Any, start: Callable[[], Program]) -> None:
+def test_a_page_of_another_origin_cannot_write(chromium: Any, start: Callable[..., Program]) -> None:
     """A browser that has the cookie, on a page of another port of this computer: the same site, another origin."""
     program, other = start(), start()
     page = opened(chromium, program)
@@ -228,3 +155,33 @@ def test_a_page_of_another_origin_cannot_write(chromium: Any, start: Callable[[]
             [f"{program.base}/verdict", n],
         )
     assert "refused: the request comes from another page" in page.content()
+
+
+def test_scripts_in_labels_ids_and_texts_do_not_run(
+    chromium: Any, start: Callable[..., Program], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nasty = ["<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "javascript:alert(3)//'; </title>{{ 7 }}"]
+    words = [
+        " ".join(word for j, word in enumerate(("one", "two", "four", "eight", "more", "most")) if k >> j & 1)
+        for k in range(64)
+    ]
+    rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
+    file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
+    arguments = f"{QUICK} --trusted ok --method cross-entropy --out {tmp_path}/run"
+    assert call(["train", str(file), *arguments.split()], capsys).code == 0
+    program = start(tmp_path / "run")
+    page = opened(chromium, program)
+    page.on("dialog", lambda dialog: page.complaints.append(dialog.message))
+    for path in ("/?show=all", "/?show=all&view=one", "/clean?wanted=3", "/clean", "/take"):
+        page.goto(program.base + path)
+    page.goto(f"{program.base}/?show=labeled")
+    first = page.locator(".card").first.get_attribute("id")
+    page.keyboard.press("c")
+    page.keyboard.type(nasty[0])
+    press_and_wait(page, "Enter")
+    until(lambda: page.locator(f"#{first} .verdict b").inner_text() == nasty[0])
+    page.goto(f"{program.base}/?show=all&verdict=decided&view=one")
+    assert nasty[0] in page.locator(".history").inner_text()
+    assert page.locator("script").count() == 1
+    assert page.locator("main img").count() == 0
+    assert page.complaints == []

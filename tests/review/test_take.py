@@ -99,16 +99,6 @@ def test_the_whole_way_round(page: Served, tmp_path: Path, trained: Path, capsys
     assert summary["meta_accuracy"] > 0
 
 
-def test_a_benchmarks_clean_set_says_that_it_is_not_for_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = call(["review", "digits", "--take", "clean"], capsys)
-    assert said.code == 0
-    assert "train --meta FILE is for folders and tables" in said.err
-    assert (tmp_path / "digits.review.sqlite").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

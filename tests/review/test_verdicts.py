@@ -130,6 +130,22 @@ def test_samples_read_in_again_keep_their_verdicts(tmp_path: Path) -> None:
     assert standing(store, n) == (v, "label", 1)
 
 
+def test_verdicts_keep_their_class_when_the_data_gets_more_of_them(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path, classes=3)
+    a, b, c, d = (row.n for row in made.rows[1:5])
+    for n, label in ((a, 0), (b, 1), (c, 2)):
+        decide(store, Verdict(n=n, kind="label", label=label), seen=0)
+    decide(store, Verdict(n=d, kind="skip"), seen=0)
+    made.classes, made.fingerprint = ("B", "a", "b", "c"), "one class more, the first of all"
+    store.fill(made)  # type: ignore[arg-type]
+    assert [standing(store, n)[2] for n in (a, b, c, d)] == [1, 2, 3, None]
+    assert [history(store, n)[0]["label"] for n in (a, b, c)] == [1, 2, 3]
+    made.classes, made.fingerprint = ("a", "c"), "one gone that is in use"
+    with pytest.raises(InputError, match="has verdicts for the class 'b', which is not in the data any more"):
+        store.fill(made)  # type: ignore[arg-type]
+    assert standing(store, b)[2] == 2
+
+
 def test_a_reading_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
     store, made = made_store(tmp_path)
     broken = Made(90)

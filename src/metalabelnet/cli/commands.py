@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from metalabelnet import train as training
 from metalabelnet.cli import comparison
 from metalabelnet.cli.arguments import run_from
+from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.formats import FORMATS, choose, read_table
 from metalabelnet.data import DATASETS
@@ -57,7 +58,7 @@ def train(args: argparse.Namespace) -> None:
                     console.say(about.pop())
                 progress.update(0, run.method, come)
 
-            training.train(
+            result = training.train(
                 run,
                 folder=files.path,
                 resume=args.resume,
@@ -66,6 +67,8 @@ def train(args: argparse.Namespace) -> None:
                 stop=stop,
                 checkpoint_seconds=args.checkpoint_seconds,
             )
+        if warning := by_heart(problem, result.labels):
+            console.say(warning)
     comparison.show_summary(console, files)
 
 

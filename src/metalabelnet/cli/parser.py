@@ -26,6 +26,7 @@ TRAIN = """examples:
   metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
   metalabelnet train digits --noise uniform:0.4 --resume          go on after a crash
   metalabelnet train photos/ --meta checked.csv                   a subfolder per class, a table of checked labels
+  metalabelnet train mine.npz --meta checked.csv                  ids are row numbers, from 0
   metalabelnet train table.csv --label kind --trusted checked     rows marked in the column checked are clean
   metalabelnet train photos/ --meta checked.csv --net timm:resnet18 --pretrained
 """

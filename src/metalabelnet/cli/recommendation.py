@@ -31,10 +31,13 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
     means = {method: statistics.mean(v.values()) for method, v in values.items()}
     order = sorted(means, key=lambda method: -means[method])
     best = order[0]
+    level = [method for method in order[1:] if means[method] == means[best]]
     what = "test samples" if measured else "held-out clean samples, on which the epoch was selected too"
-    sentences = [f"{best} was best here, with {means[best]:.2f} % of the {what} right"]
-    if len(order) > 1:
-        sentences.append(_against(best, order[1:], values, samples[part]))
+    were = f"{_list([best, *level])} were level and best" if level else f"{best} was best"
+    sentences = [f"{were} here, with {means[best]:.2f} % of the {what} right"]
+    others = [method for method in order[1:] if method not in level]
+    if others:
+        sentences.append(_against(best, others, values, samples[part]))
     sentences.append(_clean(done[best], samples, classes, measured=measured))
     return ". ".join(sentences) + "."
 

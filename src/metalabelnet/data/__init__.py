@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from metalabelnet.data import cifar, digits, fashion_mnist, npz, own
+from metalabelnet.data import checked, cifar, digits, fashion_mnist, npz, own
 from metalabelnet.data.download import Progress, data_folder
 from metalabelnet.data.own import Reading
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
@@ -73,15 +73,22 @@ def load(
 
     `folder` is where a named data set's files are looked for, and where a download is put; without it
     that is `data_folder()`. A path stands for itself. `classes` are the names an .npz file's labels stand for,
-    where they are known from elsewhere. `reading` is for folders and tables; `on_samples` hears how many are read.
+    where they are known from elsewhere. `reading` is for folders and tables, but for the file of the clean set, which
+    any data may have; `on_samples` hears how many are read.
     """
+    path, how = Path(name), reading or Reading()
+    if name not in DATASETS and own.is_own(path):
+        return own.read(path, how, folder, on_samples)
     if name in DATASETS:
-        return DATASETS[name].read(folder, progress)
-    path = Path(name)
-    if own.is_own(path):
-        return own.read(path, reading or Reading(), folder, on_samples)
-    if path.suffix.lower() == ".npz":
-        return npz.read(path, classes=classes)
+        data = DATASETS[name].read(folder, progress)
+    elif path.suffix.lower() == ".npz":
+        data = npz.read(path, classes=classes, noisy=how.meta_file is not None and not how.noise_to_come)
+    else:
+        data = _no_data(name, path)
+    return data if how.meta_file is None else checked.in_numbers(data, Path(how.meta_file))
+
+
+def _no_data(name: str, path: Path) -> NoReturn:
     if len(path.parts) > 1 or name.endswith("/"):
         wrong = "is no kind of data that is known" if path.exists() else "does not exist"
         raise InputError(f"{name} {wrong}: data is {PATHS}, or one of {', '.join(DATASETS)}")

@@ -1,7 +1,8 @@
-"""The clean set of a person's own data: a file of ids and labels, a folder, or a column that marks rows."""
+"""The clean set: a file of ids and labels, a folder, or a column that marks rows."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data import listing, sheet
+from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError, unknown
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metalabelnet.data.listing import Columns, Listing
-    from metalabelnet.data.rows import Rows
+    from metalabelnet.data.rows import DataSet, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,24 @@ def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
     return [*clean.values(), *outside]
 
 
+def in_numbers(data: DataSet, file: Path) -> DataSet:
+    """Data that is numbers already, with what a file says of its training rows; ids are row numbers from 0."""
+    train, notes = data.train, []
+    known = {listing.normal(name): k for k, name in enumerate(data.classes)}
+    rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids))
+    checked = torch.full_like(train.given, UNLABELED)
+    for one in find(rows, listing.Columns(kind="table"), file):
+        if one.label not in known:
+            raise unknown_class(one.label, known, "clean")
+        assert one.position is not None  # nothing but row numbers stands in the file
+        checked[one.position] = known[one.label]
+    clean = checked != UNLABELED
+    notes.append(f"{int(clean.sum())} clean samples in {file}")
+    if (alike := twins(train, ~clean, clean)).any():
+        notes.append(f"{int(alike.sum())} training samples are identical to clean ones and stay")
+    return dataclasses.replace(data, checked=checked, notes=(*data.notes, *notes))
+
+
 def _from_folder(folder: Path, data: Listing) -> list[Clean]:
     if data.kind != "image":
         raise InputError(f"{folder} is a folder of images, but {data.source} holds {data.kind}s; give a table")
@@ -74,7 +94,7 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     label = found.label if found.label in names else None
     label = listing.find_columns(file, listing.Columns(label=label), []).label  # guessed, or an error
     assert label is not None
-    if data.kind == "image" or not set(found.samples) <= set(names):
+    if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
         name = _id_column(file, names, label, found)
         return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data)
     has_id = found.id if found.id in names else None  # here the samples themselves stand in the file

@@ -135,6 +135,8 @@ def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, 
         return dataclasses.replace(found, kind="table", samples=tuple(features))
     free = [name for name in names if name not in taken]
     cells = list(itertools.islice(sheet.rows(path, free), LOOKED_AT)) if free else []
+    if free and not cells:
+        raise InputError(f"{path}: has no rows below its first line")
     by_name = dict(zip(free, zip(*cells, strict=True), strict=True)) if cells else {}
     return dataclasses.replace(found, **_guess_samples(by_name, path))
 

@@ -37,13 +37,16 @@ MOST_CLASSES = 100_000  # beyond, a label is a mistake (an id, a year of birth),
 _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
-def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None = None) -> DataSet:
+def read(
+    path: Path, *, name: str | None = None, classes: tuple[str, ...] | None = None, noisy: bool = False
+) -> DataSet:
     """The data set in the file; `name` replaces the file's own, `classes` are its classes where it names none.
 
     Where the classes are given, y_train may be missing: all rows are then unlabeled.
 
     Where the file has neither true labels nor a clean set it is taken for a benchmark to which noise is
-    yet to be added, whose labels are the truth; with a clean set the truth stays unknown.
+    yet to be added, whose labels are the truth; with a clean set, or where they are said to be `noisy`, the truth
+    stays unknown.
     """
     arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
     samples = {key: _samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
@@ -60,7 +63,7 @@ def read(path: Path, *, name: str | None = None, classes: tuple[str, ...] | None
 
     x = samples["x_train"]
     y = labels["y_train"] if "y_train" in labels else torch.full((len(x),), UNLABELED)
-    true = labels.get("true_train", None if "x_meta" in samples else y)
+    true = labels.get("true_train", None if noisy or "x_meta" in samples else y)
     if "true_train" in labels and len(labels["true_train"]) != len(x):
         raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} in true_train")
     return DataSet(

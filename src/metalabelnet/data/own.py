@@ -53,6 +53,7 @@ class Reading:
     memory_limit: float | None = None
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
+    noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
 def is_own(path: Path) -> bool:
@@ -68,7 +69,8 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     if not clean and not any(train.truth):
         raise InputError(
             f"{path}: there is no clean set; name a file of checked labels with --meta FILE, a column that marks "
-            "checked rows with --trusted COL, or a column of right labels with --truth COL"
+            "checked rows with --trusted COL, or a column of right labels with --truth COL; the page of "
+            f"metalabelnet review {path} helps to build one"
         )
     test = None if how.test is None else _list_test(Path(how.test), how, found)
     all_of = _together(train, clean, test)
@@ -101,6 +103,10 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
         notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {_some(examples)}")
         part[twins & (found.kind != "table")] = LEFT_OUT
+        if not (part == TRAIN).any():
+            raise InputError(
+                f"{path}: every training sample is identical to a clean one, which leaves none to train on"
+            )
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),

@@ -55,6 +55,13 @@ class Rows:
             ids=tuple(self.ids[i] for i in positions.tolist()),
         )
 
+    def and_then(self, others: Rows) -> Rows:
+        """These rows and then the others, all in memory."""
+        both: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("x", "given", "true", "index")
+        }
+        return dataclasses.replace(self, **both, ids=(*self.ids, *others.ids))
+
     def with_given(self, given: Tensor) -> Rows:
         """The same samples with other given labels."""
         check_labels(given, len(self.classes), "given labels")
@@ -70,14 +77,16 @@ class Rows:
 class DataSet:
     """What a reader gives: training rows, and test and clean rows where the source has them.
 
-    inputs  how a sample becomes numbers, as JSON holds it; None where the source has numbers already
-    notes   what the person should hear: what was guessed, left out, found twice
+    checked  (N,) int64: the right labels of training rows that a person has checked, −1 elsewhere; None: of none
+    inputs   how a sample becomes numbers, as JSON holds it; None where the source has numbers already
+    notes    what the person should hear: what was guessed, left out, found twice
     """
 
     name: str
     train: Rows
     test: Rows | None = None
     meta: Rows | None = None
+    checked: Tensor | None = None
     inputs: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,23 @@ def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int
     """A clean set balanced over the classes, and the data's test part or one put aside.
 
     The clean set is drawn from the data's clean part, else from the training rows whose truth is known,
-    which are then trained on no more; with `meta` 0 it is all of them. Where the data has no test part, `test_size`
-    training rows whose truth is known (500 of 1500 or more, else a quarter) are put aside in proportion to the
-    classes, never the last row of a class. Where no training row's truth is known, that test set has no rows.
+    which are then trained on no more; with `meta` 0 it is all of them. Training rows that a person has checked
+    belong to the clean part, whatever else they were drawn for. Where the data has no test part, `test_size` training
+    rows whose truth is known (500 of 1500 or more, else a quarter) are put aside in proportion to the classes,
+    never the last row of a class. Where no training row's truth is known, that test set has no rows.
     """
     train, test, beside = data.train, data.test, ""
     kept = torch.ones(len(train), dtype=torch.bool)
     known = _known(train)
     if test is None:
         aside = known[_put_aside(train.true.cpu()[known], len(data.classes), test_size, generator)]
+        aside = aside if data.checked is None else aside[data.checked.cpu()[aside] == UNLABELED]
         test, beside = train.take(aside), f" beside a test set of {len(aside)}"
         kept[aside] = False
-    if data.meta is None:
+    if data.checked is not None:
+        source, what = _checked(data, data.checked, kept), "clean rows"
+        free = _known(source)
+    elif data.meta is None:
         source, free = train, known[kept[known]]
         what = f"training rows with a known true label{beside}"
     else:
@@ -55,11 +61,26 @@ def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int
     return Split(train=train.take(kept.nonzero()[:, 0]), meta=source.take(chosen), test=test)
 
 
+def _checked(data: DataSet, labels: Tensor, kept: Tensor) -> Rows:
+    """The training rows that a person has checked, kept no more, and the data's own clean ones."""
+    found = (labels.cpu() != UNLABELED).nonzero()[:, 0]
+    kept[found] = False
+    rows = dataclasses.replace(data.train.take(found), true=labels[found])
+    if data.meta is None:
+        return rows
+    return rows.and_then(data.meta.with_given(torch.full_like(data.meta.given, UNLABELED)))  # nobody else labeled them
+
+
 def paper(data: DataSet, meta: int, generator: torch.Generator) -> Split:
     """The authors' split: all training rows stay, and the test rows are halved into meta-set and test.
 
     The half is the first of a random permutation, not stratified, and the meta-set is its first `meta` rows.
     """
+    if data.checked is not None:
+        raise InputError(
+            f"{data.name}: the paper's split takes the meta-set from the test part, not from a file; "
+            "use the split 'general'"
+        )
     if data.test is None:
         raise InputError(
             f"{data.name}: the paper's split takes the meta-set from the test part, and the data has none; "

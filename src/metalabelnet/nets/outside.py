@@ -82,14 +82,11 @@ class Standardised(nn.Module):
 
 
 def _timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    try:
-        import timm
-    except ImportError as error:
-        raise missing_package("timm", "nets", f"the network timm:{name}") from error
+    timm = _imported("timm", f"the network timm:{name}")
     if not timm.is_model(name.partition(".")[0]):
         raise unknown("network of timm", name, _nearest(name, timm.list_models()))
     with _hub(f"timm:{name}"):
-        net = timm.create_model(name, pretrained=pretrained == HUB, num_classes=classes)
+        net: nn.Module = timm.create_model(name, pretrained=pretrained == HUB, num_classes=classes)
     if pretrained not in (None, HUB):
         load_weights(net, Path(str(pretrained)))
     about: Any = net.pretrained_cfg
@@ -97,10 +94,7 @@ def _timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
 
 
 def _torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    try:
-        from torchvision import models
-    except ImportError as error:
-        raise missing_package("torchvision", "nets", f"the network torchvision:{name}") from error
+    models = _imported("torchvision", f"the network torchvision:{name}").models
     known = models.list_models(module=models)
     if name not in known:
         raise unknown("network of torchvision", name, _nearest(name, known))
@@ -116,6 +110,20 @@ def _torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
         if pretrained is not None:
             load_weights(net, Path(pretrained))
     return Standardised(net, MEAN, STD)
+
+
+def _imported(package: str, purpose: str) -> Any:
+    """The package, or a sentence that says what to install."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise missing_package(package, "nets", purpose) from error
+    except (RuntimeError, OSError) as error:  # its compiled part, or that of torchvision, was made for another torch
+        reason = " ".join(str(error).split())[:150]
+        raise InputError(
+            f"{purpose} needs {package}, which cannot be imported here ({reason}): "
+            "install the version of torchvision that belongs to the version of torch"
+        ) from error
 
 
 def _users(place: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -24,6 +24,7 @@ SHOWN = {
     "right labels, %": "right_after",
     "precision of suspicion": "suspicion_ap",
 }
+SHORT = 50  # characters of a row's name beside a line
 ALWAYS = ("method", "data", "noise")  # what a row is called by, where it differs
 
 
@@ -68,7 +69,7 @@ def draw(found: Sequence[Group], names: Sequence[str]) -> Html:
     key = "test_accuracy" if any(group.values("test_accuracy") for group in found) else "meta_accuracy"
     title = "Test accuracy" if key == "test_accuracy" else "Accuracy on the held-out clean samples"
     order = sorted(zip(found, names, strict=True), key=lambda row: -statistics.mean(row[0].values(key) or [0.0]))
-    lines = [mean_line(group, cut(name, 50), key) for group, name in order]
+    lines = [mean_line(group, cut(name, SHORT), key) for group, name in order]
     drawn = [line for line in lines if line.points][:COLORS]
     if not drawn:
         return Html()
@@ -78,7 +79,10 @@ def draw(found: Sequence[Group], names: Sequence[str]) -> Html:
 
 
 def row_names(found: Sequence[Group]) -> list[str]:
-    """The method, and every setting in which rows differ; a method's own settings are compared within the method."""
+    """The method, and every setting in which rows differ; a method's own settings are compared within the method.
+
+    Where that is so long that rows would read alike, the folder of the first run comes before it.
+    """
     values: dict[str, set[str]] = {}
     for group in found:
         for key, value in group.settings.items():
@@ -88,10 +92,12 @@ def row_names(found: Sequence[Group]) -> list[str]:
     for group in found:
         said = [str(group.settings.get("method"))]
         for key in sorted((key for key in differ if key != "method"), key=lambda key: key not in ALWAYS):
-            if key in group.settings:
-                value = group.settings[key]
+            value = group.settings.get(key)
+            if value is not None:
                 said.append(f"{key} {value if isinstance(value, str | int | float) else json.dumps(value)}")
         names.append(", ".join(said))
+    if len({cut(name, SHORT) for name in names}) < len(names):
+        names = [f"{group.runs[0].name}: {name}" for group, name in zip(found, names, strict=True)]
     return names
 
 

@@ -132,13 +132,13 @@ class App:
             for name, number in zip(self.source.classes, self._clean_counts(), strict=True)
             if number < 2  # one to learn from and one to select on
         ]
-        run = shlex.quote(str(self.source.run or self.source.data))
+        elsewhere = () if self.store.path == self.source.database else ("--db", str(self.store.path))
         return self._page(
             "take.html",
             here="take",
             confirmed=confirmed,
             lacking=lacking,
-            shell=run,
+            shell=shlex.join([*self.source.named, *elsewhere]),
             data=shlex.join([self.source.data, *self.source.options]),
         )
 

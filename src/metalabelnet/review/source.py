@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -17,13 +18,11 @@ from metalabelnet.errors import InputError
 from metalabelnet.review.contents import Contents, of_rows
 from metalabelnet.review.informative import MEASURE, MEASURES
 from metalabelnet.seeds import generator, stream_seed
-from metalabelnet.train import RunFolder
+from metalabelnet.train import Run, RunFolder
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from metalabelnet.train import Run
 
 BARS = 6
 
@@ -62,8 +61,8 @@ class Source:
     given: Sequence[int]
     splits: Mapping[int, str]  # of positions that are not trained on
     checked: Mapping[int, int]  # the right label of those that are clean
+    named: tuple[str, ...]  # the arguments of `review` that lead here
     options: tuple[str, ...]  # of `train`, as the run had them or as they were given
-    own: bool  # whether `train --meta FILE` can name samples of it
     fingerprint: str
     notes: tuple[str, ...] = ()
 
@@ -148,7 +147,8 @@ def of(path: str, reading: Reading, data: str | None = None) -> Source:
         return _of_run(Path(path), data)
     if data is not None:
         raise InputError(f"--data says where the data of a run lies, and {path} is not a run: leave it out")
-    return _of_own(path, reading, None) if is_own(Path(path)) else _of_numbers(path, None, None)
+    own = path not in DATASETS and is_own(Path(path))
+    return _of_own(path, reading, None, None) if own else _of_numbers(path, None, None)
 
 
 def _of_run(folder: Path, data: str | None) -> Source:
@@ -157,14 +157,13 @@ def _of_run(folder: Path, data: str | None) -> Source:
     run = files.run() if data is None else files.run(data=data)
     if run.data == IN_MEMORY:
         raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
-    if not run.own_data:
-        return _of_numbers(run.data, folder, run)
-    if not is_own(Path(run.data)):
+    if run.own_data and not is_own(Path(run.data)):
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
-    return _of_own(run.data, run.reading(), folder)
+    found = _of_own(run.data, run.reading(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
+    return dataclasses.replace(found, named=(str(folder), *(() if data is None else ("--data", data))))
 
 
-def _of_own(path: str, reading: Reading, folder: Path | None) -> Source:
+def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -> Source:
     found = outline(Path(path), reading)
     rows, classes = found.rows, found.classes
     if folder is not None:
@@ -181,8 +180,8 @@ def _of_own(path: str, reading: Reading, folder: Path | None) -> Source:
         given=[number.get(label, UNLABELED) for label in rows.labels],
         splits=dict.fromkeys(inside, "clean"),
         checked=inside,
-        options=_options(reading),
-        own=True,
+        named=(path, *_options(reading)),
+        options=(*_options(reading), *_options_of_run(run)),
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels),
         notes=(f"{outside} clean samples of the run are not part of {path}: add them yourself",) if outside else (),
     )
@@ -190,16 +189,18 @@ def _of_own(path: str, reading: Reading, folder: Path | None) -> Source:
 
 def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
     where = Path(run.data_dir) if run is not None and run.data_dir else None
-    data = load(name, where)
+    data = load(name, where, reading=None if run is None else run.reading())
     splits: dict[int, str] = {}
     checked: dict[int, int] = {}
     if run is not None:
         split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
-        for part, rows, drawn in (("clean", split.meta, data.meta), ("test", split.test, data.test)):
-            if drawn is None:  # taken out of the training rows
-                splits |= dict.fromkeys(rows.index.tolist(), part)
-        if data.meta is None and run.split == "general":
+        test = {} if data.test is not None else dict.fromkeys(split.test.index.tolist(), "test")
+        if data.checked is not None:
+            checked = {k: label for k, label in enumerate(data.checked.tolist()) if label >= 0}
+        elif data.meta is None and run.split == "general":  # drawn from the training rows
             checked = dict(zip(split.meta.index.tolist(), split.meta.true.tolist(), strict=True))
+        splits = dict.fromkeys(checked, "clean") | test
+    beside = 0 if data.meta is None else len(data.meta)
     train = data.train
     return Source(
         data=name,
@@ -210,12 +211,12 @@ def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
         given=train.given.tolist(),
         splits=splits,
         checked=checked,
-        options=(),
-        own=False,
+        named=(name,),
+        options=_options_of_run(run),
         fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist()),
-        notes=()
-        if name not in DATASETS
-        else (f"{name} is a benchmark with a clean set of its own: train --meta FILE is for folders and tables",),
+        notes=(f"{beside} clean samples that {name} has of its own are not listed: training takes them in by itself",)
+        if beside
+        else (),
     )
 
 
@@ -224,6 +225,14 @@ def _options(reading: Reading) -> tuple[str, ...]:
     names = ("image", "text", "features", "label", "id", "trusted", "truth", "test", "image_size", "encoder")
     said = [(name.replace("_", "-"), getattr(reading, name)) for name in names]
     return tuple(word for name, value in said if value is not None for word in (f"--{name}", str(value)))
+
+
+def _options_of_run(run: Run | None) -> tuple[str, ...]:
+    """What else decides which rows there are and how their labels are wrong, where it is not as usual."""
+    names = ("data_dir", "noise", "noise_probs", "limit", "unlabeled", "seed")
+    usual = {f.name: f.default for f in dataclasses.fields(Run)}
+    said = [] if run is None else [(name.replace("_", "-"), getattr(run, name), usual[name]) for name in names]
+    return tuple(word for name, value, default in said if value != default for word in (f"--{name}", str(value)))
 
 
 def _fingerprint(folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any]) -> str:

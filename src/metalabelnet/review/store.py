@@ -8,6 +8,7 @@ transaction. The write-ahead log with full synchronisation has every verdict on 
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 import threading
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from metalabelnet.review.source import Sample, Source
@@ -146,10 +147,31 @@ class Store:
             db.execute(
                 "INSERT INTO sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
+            self._renumber(db, source.classes)
             db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (fingerprint,))
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
         self.reading().execute("PRAGMA cache_size = -8192")
+
+    def _renumber(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
+        """Let verdicts mean the classes they meant, where the data has others than before and their numbers changed."""
+        before = json.loads(self.get("classes", "[]"))
+        if before and before != list(classes):
+            number = {name: k for k, name in enumerate(classes)}
+            used = [row[0] for row in db.execute("SELECT DISTINCT label FROM verdicts WHERE label IS NOT NULL")]
+            gone = [before[k] for k in used if before[k] not in number]
+            if gone:
+                raise InputError(
+                    f"{self.path} has verdicts for the class {gone[0]!r}, which is not in the data any more: "
+                    "give another file with --db FILE, or bring the class back"
+                )
+            db.execute("CREATE TEMP TABLE renumbered (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)")
+            db.executemany("INSERT INTO renumbered VALUES (?, ?)", [(k, number[before[k]]) for k in used])
+            for table in ("verdicts", "standing"):
+                new = "(SELECT new FROM renumbered WHERE old = label)"
+                db.execute(f"UPDATE {table} SET label = {new} WHERE label IS NOT NULL")  # noqa: S608
+            db.execute("DROP TABLE renumbered")
+        db.execute("INSERT OR REPLACE INTO about VALUES ('classes', ?)", (json.dumps(classes),))
 
     def _connect(self) -> sqlite3.Connection:
         try:

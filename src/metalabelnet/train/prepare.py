@@ -137,7 +137,8 @@ def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
     Noise made here is made for the training rows alone.
     """
     noise = Noise.parse(run.noise)
-    if run.own_data and data.meta is not None and noise.kind == "none":
+    with_data = run.own_data or data.checked is not None
+    if with_data and data.meta is not None and noise.kind == "none":
         return meta.given
     if data.meta is None and run.split == "general":
         if noise.kind == "none":

@@ -51,7 +51,7 @@ class Run:
     noise_probs: str | None = _field(None, "class probabilities (.npy) for feature noise; without: a probe is trained")
     meta: int = _field(100, "number of clean samples, or the file that names them; own data: all that are marked")
     meta_file: str | None = _field(
-        None, "own data: the clean set, a table of ids and labels or a folder like the data's"
+        None, "the clean set, a table of ids (rows of arrays count from 0) and labels, or a folder like the data's"
     )
     trusted: str | None = _field(None, "own data: column that marks clean rows")
     truth: str | None = _field(None, "own data: column of the right labels where known; guessed where clear")
@@ -115,8 +115,9 @@ class Run:
 
     def reading(self) -> Reading:
         """How a person's own data is read."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(Reading) if f.name != "their_net"}
-        return Reading(**own, their_net=self.net.startswith(("timm:", "torchvision:")))
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(Reading) if hasattr(self, f.name)}
+        their_net = self.net.startswith(("timm:", "torchvision:"))
+        return Reading(**own, their_net=their_net, noise_to_come=self.noise != "none")
 
     @property
     def own_data(self) -> bool:
@@ -141,8 +142,8 @@ def recipe(data: str, **changes: Any) -> Run:
         own = {**CIFAR10_RECIPE, "warmup": 44, "meta": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
         own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
-    elif changes.get("meta_file") or changes.get("trusted"):
-        own = {"meta": 0}
+    if changes.get("meta_file") or changes.get("trusted"):
+        own |= {"meta": 0}  # all there are
     if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
         published = METHODS[changes.get("method", Run.method)].own
         own |= published
@@ -214,6 +215,7 @@ def _check(run: Run) -> None:
 def _check_own(run: Run) -> None:
     """Refuse what goes with a person's own data only, and a network that has no weights to start from."""
     given = [f.name for f in dataclasses.fields(Reading) if getattr(run, f.name, f.default) != f.default]
+    given = [name for name in given if name != "meta_file" or run.data == IN_MEMORY]  # for all that is read from a file
     if given and not run.own_data:
         name = given[0].replace("_", "-")
         raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")

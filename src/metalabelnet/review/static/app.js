@@ -1,7 +1,7 @@
 // Keys, and verdicts in the grid without loading the page again. Everything works without this file, by mouse or Tab.
 "use strict";
 const page = document.body.dataset.page;
-const said = document.getElementById("said");
+const said = document.getElementById("said"), heard = document.getElementById("heard"); // for all, for screen readers
 const cards = () => [...document.querySelectorAll(".card")];
 const tab = (sessionStorage.tab ??= Array.from(crypto.getRandomValues(new Uint8Array(8)), b => b.toString(16)).join(""));
 const fillIn = root => root.querySelectorAll("input[name=tab]").forEach(field => { field.value = tab; });
@@ -55,6 +55,7 @@ document.addEventListener("submit", async event => {
   card.replaceWith(fresh);
   fillIn(fresh);
   said.textContent = fresh.dataset.alert ?? "";
+  heard.textContent = `${fresh.querySelector("h2").textContent}: ${fresh.querySelector(".verdict")?.textContent ?? "no verdict"}`;
   if (mine || !answer.ok) go(fresh);
 });
 

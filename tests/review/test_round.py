@@ -1,0 +1,176 @@
+"""From data that no run has seen to a model, by the page and the two commands it shows, for every kind of data."""
+
+import html
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files import QUICK, TABLE, photos, table_rows, text_rows, write_csv
+from served import Served, cards, field, serve
+from shell import call
+from tiny import CLASSES, write_npz
+
+SHORT = f"{QUICK} --method cross-entropy".split()
+Capture = pytest.CaptureFixture[str]
+
+
+def folder(here: Path) -> tuple[str, dict[str, str]]:
+    photos(here / "meine photos", count=60)
+    return "meine photos", {}
+
+
+def paths(here: Path) -> tuple[str, dict[str, str]]:
+    names = [(name, name.split("/")[0].replace("_unlabeled", "")) for name, _ in photos(here / "pics", count=60)]
+    write_csv(here / "list.tsv", ("file", "kind"), [(f"pics/{name}", kind) for name, kind in names], "\t")
+    return "list.tsv", {"label": "kind"}
+
+
+def texts(here: Path) -> tuple[str, dict[str, str]]:
+    write_csv(here / "news.csv", ("words", "topic"), [row[:2] for row in text_rows(40)])
+    return "news.csv", {"label": "topic", "text": "words"}
+
+
+def table(here: Path) -> tuple[str, dict[str, str]]:
+    write_csv(here / "table.csv", TABLE[:5], [row[:5] for row in table_rows(40)])
+    return "table.csv", {"features": "width,color"}
+
+
+def pictures(here: Path) -> tuple[str, dict[str, str]]:
+    x = np.random.default_rng(0).integers(0, 255, (40, 8, 8, 3), np.uint8)
+    np.savez(here / "pics.npz", x_train=x, y_train=np.arange(40) % 2, classes=np.array(["cat", "dog, wet"]))
+    return "pics.npz", {}
+
+
+def numbers_with_a_clean_part(here: Path) -> tuple[str, dict[str, str]]:
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    write_npz(here / "mine.npz", x_meta=x, y_meta=np.arange(6) % 3)
+    return "mine.npz", {}
+
+
+def benchmark(_here: Path) -> tuple[str, dict[str, str]]:
+    return "digits", {}
+
+
+def confirm(page: Served, times: int) -> int:
+    """Say of drawn samples what they were given; gives how many got a class."""
+    said = 0
+    for _ in range(times):
+        shown = page.get("/clean").text
+        if not (found := cards(shown)):
+            break
+        given = page.row(found[0])["given"]
+        hidden = {name: field(shown, name) for name in ("n", "seen", "way", "blind")}
+        what = {"say": "skip"} if given < 0 else {"say": "choose", "class": page.source.classes[given]}
+        assert page.post("/verdict", page="clean", **hidden, **what).status_code == 303
+        said += given >= 0
+    return said
+
+
+def commands(page: Served) -> tuple[list[str], list[str]]:
+    """What the page says: how to take the clean set away, and how to train with it."""
+    (shown,) = re.findall(r"<pre><code>(metalabelnet review .*?--take clean.*?)</code>", page.get("/take").text, re.S)
+    take, train = (shlex.split(line)[1:] for line in html.unescape(shown).split("\n") if line)
+    return take, train
+
+
+@pytest.mark.parametrize("make", [folder, paths, texts, table, pictures, numbers_with_a_clean_part, benchmark])
+def test_from_data_alone_to_a_model(
+    make: Callable[[Path], tuple[str, dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data, reading = make(tmp_path)
+    page = serve(data, **reading)
+    assert page.get("/").headers["location"] == "/clean"
+    page.get("/clean?wanted=2&blind=1")
+    said = confirm(page, 200)
+    assert "Every class has 2 confirmed samples" in page.get("/clean").text
+    take, train = commands(page)
+    assert call(take, capsys).code == 0
+    assert len((tmp_path / "clean.csv").read_text().splitlines()) == said + 1
+    answer = call([*train, *SHORT, "--out", "run"], capsys)
+    assert answer.code == 0, answer.err
+    assert f"{said} clean samples" in answer.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    beside = 6 if make is numbers_with_a_clean_part else 0
+    assert summary["samples"]["clean"] + summary["samples"]["select"] == said + beside
+    assert summary["meta_accuracy"] is not None
+
+    again = serve(tmp_path / "run")  # and once more: what the run had is in the next clean set
+    assert len(again.rows("split = 'clean'")) == said
+    assert len(again.rows("split = 'train'")) == summary["samples"]["train"]
+    row = again.rows("split = 'train' AND given >= 0")[0]
+    again.post("/verdict", n=row["n"], seen=0, say="keep")
+    take, train = commands(again)
+    assert call(take, capsys).code == 0
+    assert len((tmp_path / "clean.csv").read_text().splitlines()) == said + 2
+    assert call([*train, *SHORT, "--out", "second"], capsys).code == 0
+
+
+def test_the_commands_name_another_file_of_verdicts_and_moved_data(tmp_path: Path, trained: Path) -> None:
+    shutil.copytree(trained / "run", tmp_path / "run")
+    photos, verdicts = trained / "photos", tmp_path / "my verdicts.sqlite"
+    take, _ = commands(serve(tmp_path / "run", data=str(photos), db=verdicts))
+    expected = ["review", str(tmp_path / "run"), "--data", str(photos), "--db", str(verdicts)]
+    assert take == [*expected, "--take", "clean", "-o", "clean.csv"]
+
+
+def test_noise_that_is_added_is_added_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A benchmark's run: the command shown has its noise and its seed, and the test rows stay the same."""
+    monkeypatch.chdir(tmp_path)
+    arguments = f"train digits --noise uniform:0.4 --seed 3 --meta 40 {' '.join(SHORT)} --out run"
+    assert call(arguments.split(), capsys).code == 0
+    page = serve(tmp_path / "run")
+    _, train = commands(page)
+    assert train == ["train", "digits", "--noise", "uniform:0.4", "--seed", "3", "--meta", "clean.csv"]
+    page.post("/verdict", n=page.rows("split = 'train'")[0]["n"], seen=0, say="keep")
+    assert call(commands(page)[0], capsys).code == 0
+    answer = call([*train, *SHORT, "--out", "again"], capsys)
+    assert answer.code == 0, answer.err
+    assert "41 clean samples in clean.csv" in answer.err
+    again = serve(tmp_path / "again")
+    tested = [{row["position"] for row in one.rows("split = 'test'")} for one in (page, again)]
+    assert tested[0] == tested[1]
+    assert len(tested[0]) == 500
+
+
+def test_a_clean_set_for_arrays_that_will_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "mine.npz", y_train=np.arange(80) % 3)
+    good = [(k, CLASSES[k % 3]) for k in range(12)]
+    for rows, more, sentence in (
+        ([*good, (80, "a")], "", "there is no sample '80' in mine"),
+        ([*good, ("0.5", "a")], "", "there is no sample '0.5' in mine"),
+        ([*good, (12, "d")], "", "unknown class 'd'"),
+        ([*good, (12, "")], "", "12 has no label"),
+        ([*good, (0, CLASSES[1])], "", "0 is there twice"),
+        (good[:2], "", "is missing from the clean rows"),
+        ([(k, CLASSES[k % 3]) for k in range(80)], "", "leaves no row to train on"),
+        (good, "--split paper", "not from a file; use the split 'general'"),
+        (good, "--label y", "--label is for a folder of images or a table"),
+    ):
+        write_csv(tmp_path / "clean.csv", ("id", "label"), rows)
+        said = call(["train", "mine.npz", "--meta", "clean.csv", *more.split(), "--out", "run"], capsys)
+        assert (said.code, said.out) == (2, ""), sentence
+        assert sentence in said.err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_of_arrays_are_the_truth_only_where_noise_is_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "mine.npz", x_test=None, y_test=None)
+    write_csv(tmp_path / "clean.csv", ("id", "label"), [(k, CLASSES[k % 3]) for k in range(18)])
+    for noise, tested in (("none", 0), ("uniform:0.4", 20)):
+        arguments = f"train mine.npz --meta clean.csv --noise {noise} {' '.join(SHORT)} --out {noise[:4]}"
+        assert call(arguments.split(), capsys).code == 0
+        summary = json.loads((tmp_path / noise[:4] / "summary.json").read_text())
+        assert summary["samples"]["test"] <= tested
+        assert (summary["right_after"] is None) == (noise == "none")
