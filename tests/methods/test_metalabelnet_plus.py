@@ -18,6 +18,11 @@ OFF: dict[str, Any] = {
     "loss_scale": "per-class-mean",
     "clean_weight": 0.0,
     "warmup_share": 1.0,
+    "average": 0.0,
+    "features": "warm-up",
+    "prior": 0.0,
+    "given": 0.0,
+    "consistency": 0.0,
 }
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -95,7 +100,7 @@ def naive_step(one: Walk, batch: Any, gamma: float) -> tuple[dict[str, Tensor], 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 def test_the_step_is_the_formula(gamma: float) -> None:
-    one = walk(clean_weight=gamma, warmup_share=0.5).go(3)
+    one = walk(**{**OFF, "clean_weight": gamma, "loss_scale": "sum", "warmup_share": 0.5}).go(3)
     one.method.begin_epoch(1)
     run, problem = one.run, one.problem
     batch = next(iter(batches(run, problem, one.method).epoch(1, labeled_only=False)))
