@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
 from torch.nn import functional
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def consistency_loss(logits: Tensor, log_soft_labels: Tensor, *, sharpen: float = 1.0, confidence: float = 0.0) -> Tensor:
+
+def consistency_loss(
+    logits: Tensor, log_soft_labels: Tensor, *, sharpen: float = 1.0, confidence: float = 0.0
+) -> Tensor:
     """−Σ_j t_j log p_j with t ∝ ŷ^sharpen, where the largest ŷ_j reaches the confidence; 0 elsewhere.
 
     logits           of the strong view

@@ -1,8 +1,8 @@
 """The strong view: a sample changed as much as a person would still recognise it.
 
 Beside the weak view of a batch (`augment`) a method may ask for this one, and have its classifier say the same of
-both. As there, what is random is drawn first — here fifteen numbers a sample —, and what is done follows from a sample's
-numbers alone, for the whole batch at once and with nothing read back to the host.
+both. As there, what is random is drawn first, fifteen numbers a sample, and what is done follows from a sample's numbers
+alone, for the whole batch at once and with nothing read back to the host.
 
     moved     shifted, turned, slanted and scaled by one affine map, pixels in between interpolated, black outside
     mirrored  where the weak view is, and only there: a digit upside down is another one
@@ -75,7 +75,8 @@ def _moved(x: Tensor, u: Tensor, *, flips: bool) -> Tensor:
         + _pixels(x, top + 1, left) * (below * (1 - beside))[:, None]
         + _pixels(x, top + 1, left + 1) * (below * beside)[:, None]
     )
-    return pixels / 127.5 - 1
+    scaled: Tensor = pixels / 127.5 - 1
+    return scaled
 
 
 def _pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

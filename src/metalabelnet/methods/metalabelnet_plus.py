@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch.nn import functional
@@ -39,10 +39,12 @@ from metalabelnet.nets.average import Average
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from metalabelnet.core.algorithm import Further
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part, Task
 
 Features = Literal["warm-up", "average"]
+LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +142,8 @@ class MetaLabelNetPlus(Generated):
             self.average.follow(self.net)
         return loss
 
-    def _consistency(self, strong_x: Tensor, seed: int) -> Any:
-        """w L_u, of θ and of log ŷ."""
+    def _consistency(self, strong_x: Tensor, seed: int) -> Further:
+        """The loss w L_u, of θ and of log ŷ."""
         s = self.settings
 
         def l_u(theta: Theta, log_y_hat: Tensor) -> Tensor:
@@ -162,7 +164,8 @@ class MetaLabelNetPlus(Generated):
             evidence.append(s.prior * logits.log_softmax(1))
         if self.noise is not None:
             labeled = (given >= 0).to(x)[:, None]
-            evidence.append(s.given * labeled * self.noise.T.clamp_min(1e-6).log().T[given.clamp_min(0)])
+            expected: Tensor = self.noise.get_buffer("T")
+            evidence.append(s.given * labeled * expected.clamp_min(LEAST).log().T[given.clamp_min(0)])
         if v is None or s.features != "average":
             v = self.phase2.g(x)
         return v, torch.stack(evidence).sum(0) if evidence else None
