@@ -71,7 +71,7 @@ def test_every_pixel_is_what_a_naive_loop_makes(shape: tuple[int, int, int], fli
     assert torch.equal(x, before)
     assert (out.shape, out.dtype) == (x.shape, torch.float64)
     for image, numbers, got in zip(x, how.T, out, strict=True):
-        np.testing.assert_allclose(got.numpy(), naive(image, numbers, flips=flips), atol=2e-4)
+        np.testing.assert_allclose(got.numpy(), naive(image, numbers, flips=flips), atol=1e-9)
 
 
 def test_in_the_middle_of_every_range_nothing_changes() -> None:

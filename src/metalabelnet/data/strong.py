@@ -1,7 +1,7 @@
 """The strong view: a sample changed as much as a person would still recognise it.
 
 Beside the weak view of a batch (`augment`) a method may ask for this one, and have its classifier say the same of
-both. As there, what is random is drawn first, fifteen numbers a sample, and what is done follows from a sample's numbers
+both. As there, what is random is drawn first, fifteen numbers a sample, and what is done follows from its numbers
 alone, for the whole batch at once and with nothing read back to the host.
 
     moved     shifted, turned, slanted and scaled by one affine map, pixels in between interpolated, black outside
@@ -46,10 +46,9 @@ def draw_strong(count: int, generator: torch.Generator) -> Tensor:
 
 def strong(x: Tensor, how: Tensor, *, flips: bool, dtype: torch.dtype) -> Tensor:
     """The strong view of images of bytes, as a network reads it: in [−1, 1]."""
-    u = (how.to(torch.float32) + 0.5) / LEVELS  # in (0, 1)
+    u = (how.to(dtype) + 0.5) / LEVELS  # in (0, 1)
     moved = _moved(x, u[:7], flips=flips)
-    seen = _coloured(moved, u[7:12])
-    return _cut(seen, u[12:15]).to(dtype)
+    return _cut(_coloured(moved, u[7:12]), u[12:15])
 
 
 def _moved(x: Tensor, u: Tensor, *, flips: bool) -> Tensor:
@@ -70,23 +69,23 @@ def _moved(x: Tensor, u: Tensor, *, flips: bool) -> Tensor:
     below, beside = rows - top, columns - left
     top, left = top.long(), left.long()
     pixels = (
-        _pixels(x, top, left) * ((1 - below) * (1 - beside))[:, None]
-        + _pixels(x, top, left + 1) * ((1 - below) * beside)[:, None]
-        + _pixels(x, top + 1, left) * (below * (1 - beside))[:, None]
-        + _pixels(x, top + 1, left + 1) * (below * beside)[:, None]
+        ((1 - below) * (1 - beside))[:, None] * _pixels(x, top, left)
+        + ((1 - below) * beside)[:, None] * _pixels(x, top, left + 1)
+        + (below * (1 - beside))[:, None] * _pixels(x, top + 1, left)
+        + (below * beside)[:, None] * _pixels(x, top + 1, left + 1)
     )
     scaled: Tensor = pixels / 127.5 - 1
     return scaled
 
 
 def _pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The pixels at these places (N, height, width), in single precision, black outside the image."""
+    """The pixels at these places (N, height, width), black outside the image."""
     height, width = x.shape[2:]
     samples = torch.arange(len(x), device=x.device)[:, None, None, None]
     channels = torch.arange(x.shape[1], device=x.device)[:, None, None]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     found = x[samples, channels, rows.clamp(0, height - 1)[:, None], columns.clamp(0, width - 1)[:, None]]
-    return torch.where(inside[:, None], found.to(torch.float32), 0.0)
+    return torch.where(inside[:, None], found, 0)
 
 
 def _coloured(x: Tensor, u: Tensor) -> Tensor:
