@@ -40,20 +40,28 @@ PLUS = "metalabelnet-plus"
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.8", "cifar10-5000/authors:0.4")
 BEFORE = {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0, "consistency": 0.0}
 
-# What is asked first comes first: the whole, what it was before, one thing changed at a time.
+SURE = {"sharpen": 3.0, "confidence": 0.8}
+MEAN = {"loss_scale": "per-class-mean"}
+
+# What is asked first comes first: the whole, what it is measured by, what it was before, one or two things changed.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plus": (PLUS, {}),
     "meta-only": ("meta-only", {}),
-    "fine-tune": ("fine-tune", {}),
-    "before": (PLUS, BEFORE),
-    "sure": (PLUS, {"sharpen": 3.0, "confidence": 0.8}),
+    "mean, sure": (PLUS, {**MEAN, **SURE}),
     "given": (PLUS, {"given": 1.0}),
-    "mean": (PLUS, {"loss_scale": "per-class-mean"}),
-    "no prior": (PLUS, {"prior": 0.0}),
+    "given, mean, sure": (PLUS, {"given": 1.0, **MEAN, **SURE}),
+    "sure": (PLUS, SURE),
+    "mean": (PLUS, MEAN),
+    "before": (PLUS, BEFORE),
+    "fine-tune": ("fine-tune", {}),
     "no strong view": (PLUS, {"consistency": 0.0}),
+    "no prior": (PLUS, {"prior": 0.0}),
+    "half prior": (PLUS, {"prior": 0.5}),
     "short look-ahead": (PLUS, {"inner_step": 0.1}),
     "own statistics": (PLUS, {"meta_updates_statistics": False}),
     "no average": (PLUS, {"average": 0.0}),
+    "frozen features": (PLUS, {"features": "warm-up"}),
+    "twice the strong view": (PLUS, {"consistency": 2.0}),
 }
 
 
@@ -75,7 +83,7 @@ def main() -> None:
     args = arguments()
     if args.list:
         for name, (method, settings) in VARIANTS.items():
-            print(f"{name:18s} {method} {settings or ''}")
+            print(f"{name:22s} {method} {settings or ''}")
         return
     until = time.monotonic() + args.seconds
     work = args.out or Path(tempfile.mkdtemp(prefix="variants-"))
@@ -129,7 +137,7 @@ def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dic
     """The runs that are asked for and not done, in their order."""
     done = {key(json.loads(line)) for line in lines(args.results)}
     todo = []
-    for variant, seed, cell in product(args.variants.split(","), args.seeds.split(","), args.cells.split(",")):
+    for variant, seed, cell in product(args.variants.split("/"), args.seeds.split(","), args.cells.split(",")):
         about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs}
         one = entry(**about, limit=args.limit, net=args.net)
         if lack := places.lacks(one):
@@ -158,7 +166,7 @@ def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the variants")
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="names, separated by commas")
+    parser.add_argument("--variants", default="/".join(VARIANTS), help="names, separated by slashes")
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument(
         "--seeds", default="100", help="the tables have 0 to 4: what is chosen here is chosen elsewhere"
@@ -175,7 +183,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype")
     parser.add_argument("--limit", type=int, default=0, help="training samples to use, to try the script itself")
     parser.add_argument("--net", default="auto", help="likewise, a smaller network")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in args.variants.split("/"):
+        if name not in VARIANTS:
+            parser.error(f"unknown variant {name!r}: see --list")
+    return args
 
 
 if __name__ == "__main__":
