@@ -63,7 +63,7 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     )
     prior: float = field(default=1.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
     given: float = field(
-        default=0.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
+        default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
     sharpen: float = field(default=1.0, metadata={"help": "power of ŷ that the strong view is to follow; 1: off"})
@@ -87,6 +87,10 @@ class MetaLabelNetPlus(Generated):
     the way, as g, and thrown away. Here the classifier takes it: it learns from the clean samples as one would without
     any of this, and from the soft labels beside them. Warm-up ends early, before wrong labels are learned by heart; it
     is rounded up, because the label net has nothing to read in a network that has learned nothing.
+
+    T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
+    given labels it would come to trust them more and more. It takes the network's doubt for noise and so trusts a given
+    label rather too little.
     """
 
     summary = "MetaLabelNet whose classifier follows the clean samples and a strong view too, after a short warm-up"

@@ -46,8 +46,15 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "no average": {"average": 0.0},
     "features of warm-up": {"features": "warm-up"},
     "no prior": {"prior": 0.0},
+    "no given label": {"given": 0.0},
     "no strong view": {"consistency": 0.0},
-    "without the last four": {"average": 0.0, "features": "warm-up", "prior": 0.0, "consistency": 0.0},
+    "without the last five": {
+        "average": 0.0,
+        "features": "warm-up",
+        "prior": 0.0,
+        "given": 0.0,
+        "consistency": 0.0,
+    },
 }
 
 _DATA: dict[str, dict[str, Any]] = {
