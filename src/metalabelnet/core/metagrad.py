@@ -101,7 +101,9 @@ class MetaGradient(EngineChoice):
         twice = self.engine == "double-backward"
         gradient = torch.autograd.grad(loss, weights, retain_graph=True, create_graph=twice, allow_unused=True)
         theta_hat = look_ahead(theta, gradient, inner_step)
+        gradient = gradient if twice else ()
         g = gradients(meta_loss(theta_hat), theta_hat)
+        del theta_hat
         if keep_g is not None:
             keep_g.update(g)
 

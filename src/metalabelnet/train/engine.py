@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
-from metalabelnet.train.operators import Operators
+from metalabelnet.train.operators import Operators, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -218,6 +218,9 @@ def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
         from torch._functorch.compile_utils import fx_graph_cse
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+        from torch._inductor.lowering import register_lowering
+
+        register_lowering(stored)(_store)
 
         def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
             # By now nothing in the graph works in place, so that equal expressions are equal values.
@@ -225,10 +228,16 @@ def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
             merged.meta.update(inner.meta)
             return compile_fx_inner(merged, inputs, **options)
 
-        # The rows of a batch were drawn from the rows there are: no kernel need check them.
-        with config.patch(assert_indirect_indexing=False):
+        # The rows of a batch were drawn from the rows there are: no kernel need check them. What is quick to compute
+        # of numbers that a kernel reads anyway (a normalised activation) is computed again rather than stored.
+        with config.patch(assert_indirect_indexing=False, realize_reads_threshold=12, realize_opcount_threshold=50):
             step: Any = compile_fx(recording.graph, list(examples), inner_compile=without_repeats)
     return step  # type: ignore[no-any-return]
+
+
+def _store(x: Any) -> Any:
+    x.realize()
+    return x
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:

@@ -1,0 +1,91 @@
+"""Convolutions for tensor cores: over channels by the eight, and over few channels as a matrix product.
+
+Tensor cores take channels by the eight. Where a layer has other numbers the library pads and cuts in kernels of its
+own; padded here, that becomes a part of the kernels before and after. The few channels of an image would be padded to
+more than twice as many: the first convolution is a matrix product of patches, which all passes over the same samples
+share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+EIGHT = 8
+FEW = 4  # channels of an image, not of a layer
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+    """A convolution as a product of patches, or over channels padded with zeros to a multiple of eight."""
+    outputs, inputs = weight.shape[:2]
+    stride, padding, dilation, transposed, _, groups = rest
+    if transposed or groups != 1:
+        return NotImplemented
+    if _few(weight, dilation):
+        y = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
+        height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
+        y = y.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
+        return y if bias is None else y + bias[:, None, None]
+    if not (outputs % EIGHT or inputs % EIGHT):
+        return NotImplemented
+    bias = None if bias is None else by_eight(bias, 0)
+    return aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), bias, *rest)[:, :outputs]
+
+
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any]:
+    """Its gradients by samples and weights in the same way."""
+    outputs, inputs = weight.shape[:2]
+    _, stride, padding, dilation, transposed, output_padding, groups, wanted = rest
+    if transposed or groups != 1:
+        return NotImplemented, None
+    if _few(weight, dilation) and not wanted[0]:
+        by_patch = grad.permute(0, 2, 3, 1).reshape(-1, outputs).t() @ patches(x, weight, stride, padding)
+        return None, by_patch[:, : weight[0].numel()].reshape(weight.shape)
+    if not (outputs % EIGHT or inputs % EIGHT):
+        return NotImplemented, None
+    rest = (None, stride, padding, dilation, transposed, output_padding, groups, [wanted[0], wanted[1], False])
+    by_x, by_weight, _ = aten.convolution_backward.default(
+        by_eight(grad, 1), by_eight(x, 1), by_eight(weight, 0, 1), *rest
+    )
+    return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None
+
+
+def patches(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """What the kernel sees at each place, a row each: channels, rows and columns, then zeros to a multiple of eight."""
+    ways = []
+    for d in range(2):
+        starts = torch.arange(_outputs(x, weight, stride, padding, d), device=x.device) * stride[d] - padding[d]
+        ways.append(starts[:, None] + torch.arange(weight.shape[2 + d], device=x.device))
+    rows, columns = ways[0][:, None, :, None], ways[1][None, :, None, :]
+    height, width = x.shape[2:]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    seen = torch.where(inside, x[:, :, rows.clamp(0, height - 1), columns.clamp(0, width - 1)], 0)
+    return by_eight(seen.permute(0, 2, 3, 1, 4, 5).reshape(-1, weight[0].numel()), 1)
+
+
+def _few(weight: Tensor, dilation: Sequence[int]) -> bool:
+    return weight.ndim == 4 and weight.shape[1] <= FEW and set(dilation) == {1}
+
+
+def _outputs(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], d: int) -> int:
+    """The height (d = 0) or width of what comes out."""
+    return int((x.shape[2 + d] + 2 * padding[d] - weight.shape[2 + d]) // stride[d] + 1)
+
+
+def _as_matrix(weight: Tensor) -> Tensor:
+    return by_eight(weight.reshape(len(weight), -1), 1)
+
+
+def by_eight(tensor: Tensor, *dims: int) -> Tensor:
+    """The tensor with zeros behind these dimensions, up to a multiple of eight."""
+    widths = [0] * (2 * tensor.ndim)
+    for d in dims:
+        widths[2 * (tensor.ndim - 1 - d) + 1] = -tensor.shape[d] % EIGHT
+    return pad(tensor, widths) if any(widths) else tensor
