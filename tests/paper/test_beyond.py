@@ -83,7 +83,12 @@ def test_the_ablation_takes_one_ingredient_out(point: str) -> None:
     assert key(whole) == key(of(PLUS, cell))
     without = entry("beyond-ablation", PLUS, cell, point)
     assert key(without) != key(whole)
-    assert len(without.fields["settings"]) == 1
+    assert len(without.fields["settings"]) == (5 if point == "without the last five" else 1)
+
+
+def test_the_last_five_are_those_above_it() -> None:
+    alone = [settings for name, settings in WITHOUT.items() if name not in ("all", "without the last five")]
+    assert WITHOUT["without the last five"] == {name: value for one in alone[-5:] for name, value in one.items()}
 
 
 def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:

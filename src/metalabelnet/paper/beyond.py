@@ -43,6 +43,18 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "no clean gradient": {"clean_weight": 0.0},
     "whole warm-up": {"warmup_share": 1.0},
     "loss as a mean": {"loss_scale": "per-class-mean"},
+    "no average": {"average": 0.0},
+    "features of warm-up": {"features": "warm-up"},
+    "no prior": {"prior": 0.0},
+    "no given label": {"given": 0.0},
+    "no strong view": {"consistency": 0.0},
+    "without the last five": {
+        "average": 0.0,
+        "features": "warm-up",
+        "prior": 0.0,
+        "given": 0.0,
+        "consistency": 0.0,
+    },
 }
 
 _DATA: dict[str, dict[str, Any]] = {
