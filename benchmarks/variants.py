@@ -38,20 +38,19 @@ from metalabelnet.train.together import train_together
 
 PLUS = "metalabelnet-plus"
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.8", "cifar10-5000/authors:0.4")
-BEFORE = {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0, "consistency": 0.0}
+BEFORE = {"loss_scale": "sum", "average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0, "consistency": 0.0}
 
 SURE = {"sharpen": 3.0, "confidence": 0.8}
-MEAN = {"loss_scale": "per-class-mean"}
+SUM = {"loss_scale": "sum"}
 
 # What is asked first comes first: the whole, what it is measured by, what it was before, one or two things changed.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plus": (PLUS, {}),
     "meta-only": ("meta-only", {}),
-    "mean, sure": (PLUS, {**MEAN, **SURE}),
     "no given label": (PLUS, {"given": 0.0}),
     "half given label": (PLUS, {"given": 0.5}),
     "sure": (PLUS, SURE),
-    "mean": (PLUS, MEAN),
+    "sum": (PLUS, SUM),
     "before": (PLUS, BEFORE),
     "fine-tune": ("fine-tune", {}),
     "no strong view": (PLUS, {"consistency": 0.0}),

@@ -18,7 +18,6 @@ from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from small import Walk, small_problem, small_run
 
 OFF: dict[str, Any] = {
-    "loss_scale": "per-class-mean",
     "clean_weight": 0.0,
     "warmup_share": 1.0,
     "average": 0.0,

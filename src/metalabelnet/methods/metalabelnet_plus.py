@@ -26,7 +26,6 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.consistency import consistency_loss
-from metalabelnet.core.losses import LossScale  # noqa: TC001  (read by get_type_hints)
 from metalabelnet.core.memory import Found
 from metalabelnet.core.passes import Theta, forward, predict
 from metalabelnet.data.batches import to_input
@@ -51,10 +50,6 @@ LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 class MetaLabelNetPlusSettings(LabelNetSettings):
     """The ingredients, one set for all data and noises, and the rest of MetaLabelNet."""
 
-    loss_scale: LossScale = field(
-        default="sum",
-        metadata={"help": "Lc and Le as the sum over classes (the equations) or the mean (MetaLabelNet's default)"},
-    )
     clean_weight: float = field(default=1.0, metadata={"help": "γ, how much θ follows the clean batch; 0: off"})
     warmup_share: float = field(default=0.35, metadata={"help": "how much of the schedule's warm-up is taken; 1: off"})
     average: float = field(default=0.999, metadata={"help": "how much the averaged network keeps at most; 0: off"})
