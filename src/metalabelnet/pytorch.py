@@ -13,8 +13,8 @@ from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Progress, Result, Run, train
-from metalabelnet.train.in_memory import check_net, proportions, settle
-from metalabelnet.train.settings import IN_MEMORY
+from metalabelnet.train.in_memory import check_net, settle
+from metalabelnet.train.settings import IN_MEMORY, proportions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -94,7 +94,8 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         return (torch.func.functional_call(p2.m, of, (v,)) + evidence).log_softmax(1)
 
     log_p = f(theta, batch.x).log_softmax(1)
-    l_c = (log_p.exp() * (log_p - log_y(phi))).sum(1).mean()
+    scale = 1.0 if s.loss_scale == "sum" else 1 / 3
+    l_c = scale * (log_p.exp() * (log_p - log_y(phi))).sum(1).mean()
     by_theta = torch.autograd.grad(l_c, list(theta.values()), create_graph=True)
     theta_hat = {k: w - d for (k, w), d in zip(theta.items(), by_theta, strict=True)}
     l_meta = functional.cross_entropy(f(theta_hat, batch.clean_x), batch.clean_y)
@@ -105,7 +106,7 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         d = d + s.label_net_decay * w
         new_phi[name] = (w - s.beta * d / (d.abs() + 1e-8)).detach()  # Adam's first step
     log_p = f(theta, batch.x).log_softmax(1)
-    soft = -(log_p.exp() * log_y(new_phi)).sum(1).mean()  # L_c + L_e
+    soft = -scale * (log_p.exp() * log_y(new_phi)).sum(1).mean()  # L_c + L_e
     if s.consistency:
         y_hat = log_y(new_phi).detach().exp()
         target = y_hat**s.sharpen / (y_hat**s.sharpen).sum(1, keepdim=True)

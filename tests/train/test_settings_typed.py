@@ -32,3 +32,19 @@ def test_the_others_are_as_before() -> None:
         make_settings("gce", {"truncated": "1"})
     with pytest.raises(InputError, match=r"q=x: give a number$"):
         make_settings("gce", {"q": "x"})
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "warmup", "drops"),
+    [
+        ("digits", {}, 11, (10, 20)),
+        ("digits", {"epochs": 8}, 3, (3, 5)),
+        ("digits", {"epochs": 8, "warmup": 5}, 5, (3, 5)),
+        ("digits", {"epochs": 2}, 1, (1, 1)),
+        ("cifar10", {"epochs": 120}, 44, (40, 80)),
+        ("cifar10", {"epochs": 30, "rate_drops": (7,)}, 11, (7,)),
+    ],
+)
+def test_warm_up_and_drops_follow_the_epochs(data: str, changes: dict, warmup: int, drops: tuple[int, ...]) -> None:
+    run = recipe(data, **changes)
+    assert (run.warmup, run.rate_drops) == (warmup, drops)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +40,9 @@ class Texts(Inputs):
     def fit(cls, column: str, rows: Sequence[Sequence[str]], encoder: str | None) -> Texts:
         """Learn the vocabulary and its weights from these texts, or ask the encoder for its width."""
         if encoder is not None:
-            width = int(_load_encoder(encoder).get_sentence_embedding_dimension() or 0)
-            return cls(column, terms=[], idf=[], encoder=encoder, width=width)
+            model = _load_encoder(encoder)
+            width = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+            return cls(column, terms=[], idf=[], encoder=encoder, width=int(width() or 0))
         vectorizer = _vectorizer(min_df=2 if len(rows) > 20 else 1, max_features=MOST_TERMS)
         try:
             vectorizer.fit(text for (text,) in rows)
@@ -85,11 +88,15 @@ def _vectorizer(**settings: Any) -> Any:
     return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), dtype=np.float64, **settings)
 
 
+@functools.lru_cache(1)
 def _load_encoder(name: str) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise missing_package("sentence-transformers", "encoder", f"the encoder {name}") from error
+    except (ImportError, RuntimeError) as error:
+        if importlib.util.find_spec("sentence_transformers") is None:
+            raise missing_package("sentence-transformers", "encoder", f"the encoder {name}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"sentence-transformers is installed but cannot be imported: {reason}") from error
     try:
         return SentenceTransformer(name)
     except (OSError, ValueError) as error:

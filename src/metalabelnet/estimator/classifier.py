@@ -22,8 +22,8 @@ from metalabelnet.errors import InputError
 from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
-from metalabelnet.train.in_memory import check_net, proportions, settle
-from metalabelnet.train.settings import IN_MEMORY
+from metalabelnet.train.in_memory import check_net, settle
+from metalabelnet.train.settings import IN_MEMORY, proportions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -81,13 +81,6 @@ def settle(
             trusted=meta is not None,
         ),
     )
-
-
-def proportions(epochs: int) -> dict[str, Any]:
-    """Warm-up and rate drops for so many epochs, in the proportions of a run's defaults."""
-    warmup = round(epochs * Run.warmup / Run.epochs)
-    drops = (max(1, round(epochs * drop / Run.epochs)) for drop in (10, 20))
-    return {"warmup": min(max(1, warmup), epochs - 1), "rate_drops": tuple(drops)}
 
 
 def check_every_class(meta: Rows) -> None:

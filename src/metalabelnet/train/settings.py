@@ -75,7 +75,7 @@ class Run:
     net: str = _field("auto", f"network: auto, {', '.join(NETS)}, {', '.join(OUTSIDE)}")
     pretrained: str | None = _field(None, "weights to start from, for a network of timm or torchvision: a file, or hub")
     head: str | None = _field(None, "name of the network's last linear layer; without: found by itself")
-    epochs: int = _field(30, "epochs in all")
+    epochs: int = _field(30, "epochs in all; warm-up and drops of the rate go along in proportion")
     warmup: int = _field(11, "epochs of warm-up on the given labels")
     batch_size: int = _field(64, "samples in a batch")
     rate: float = _field(0.02, "the classifier's learning rate λ")
@@ -132,7 +132,8 @@ class Run:
 def recipe(data: str, **changes: Any) -> Run:
     """The run for a data set, with fields changed as given.
 
-    With `preset="own"` the settings of the method's own paper come in between.
+    With `preset="own"` the settings of the method's own paper come in between. Another number of epochs takes the
+    warm-up and the drops of the rate along in proportion, unless they are given too.
 
     CIFAR has the paper's recipe: 120 epochs with rate 1e-2, 1e-3 from epoch 40 and 1e-4 from epoch 80, 44 of
     them warm-up, batches of 128, flips both ways and crops.
@@ -148,7 +149,19 @@ def recipe(data: str, **changes: Any) -> Run:
         published = METHODS[changes.get("method", Run.method)].own
         own |= published
         changes["settings"] = {**published.get("settings", {}), **changes.get("settings", {})}
+    if changes.get("epochs", 0) > 0:
+        own |= proportions(changes["epochs"], own)
     return Run(**{"data": data, **own, **changes})
+
+
+def proportions(epochs: int, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Warm-up and drops of the rate for so many epochs, as a recipe has them, or without one a run's defaults."""
+    whole = {name: (recipe or {}).get(name, getattr(Run, name)) for name in ("epochs", "warmup", "rate_drops")}
+    share = epochs / whole["epochs"]
+    return {
+        "warmup": max(0, min(max(1, round(share * whole["warmup"])), epochs - 1)),
+        "rate_drops": tuple(max(1, round(share * drop)) for drop in whole["rate_drops"]),
+    }
 
 
 def make_settings(method: str, values: Mapping[str, Any]) -> Any:
