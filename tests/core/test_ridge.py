@@ -26,7 +26,7 @@ def fitted(v: Tensor, y: Tensor) -> Head:
 
 
 def naive(z: Tensor, y: Tensor, decay: float, n: int) -> tuple[Tensor, Tensor]:
-    """W and b of (1/n) Σ ‖W z + b − e(y)‖² + λ‖W‖², by the normal equations with an intercept that is not held small."""
+    """W and b of (1/n) Σ ‖W z + b − e(y)‖² + λ‖W‖², by the normal equations; the intercept is free."""
     ones = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
     penalty = decay * n * torch.eye(ones.shape[1], dtype=z.dtype)
     penalty[-1, -1] = 0
