@@ -3,8 +3,8 @@
     python benchmarks/few_samples.py --json results/labels/few-samples.json
 
 The drawings are those of examples/images.py, 60 of them checked; a share of the others is in a wrong folder. `before`
-and `after` are right labels in per cent, `average precision` that of the suspicion, `by heart` the share of given labels
-the selected network agrees with; `without` is the same run whose rule has the means of epochs alone.
+and `after` are right labels in per cent, `average precision` that of the suspicion, `by heart` the share of given
+labels the selected network agrees with; `without` is the same run whose rule has the means of epochs alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "examples")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from images import KINDS, draw
 
