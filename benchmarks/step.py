@@ -71,6 +71,7 @@ def make_engine(args: argparse.Namespace, device: str, *, recorded: bool, seed: 
         augment_clean=method.learns_from_clean,
         dtype=run.torch_dtype,
         seed=seed,
+        strong_from=method.strong_from,
     )
     method.begin_epoch(0)
     engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16")

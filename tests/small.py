@@ -62,6 +62,7 @@ def batches(run: Run, problem: Problem, method: Method) -> Batches:
         augment_clean=method.learns_from_clean,
         dtype=run.torch_dtype,
         seed=run.seed,
+        strong_from=method.strong_from,
     )
 
 

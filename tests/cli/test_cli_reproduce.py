@@ -50,6 +50,8 @@ def test_the_runs_of_one_with_their_recipes(tmp_path: Path, capsys: Capture) -> 
         ("ablation-beta --points 0.5", "no run has these methods, cells and points"),
         ("cifar10-table --seeds 0", "seeds 0 is too small"),
         ("cifar10-table --together 0", "together 0 is too small"),
+        ("cifar10-table --jobs 0", "jobs 0 is too small"),
+        ("fig-curves --cells uniform:0.4 --jobs 2 --together 2 --device cpu", "jobs 2 is for runs on a CPU"),
         ("cifar10-table --budget 0", "budget 0.0 is not a positive number of minutes"),
         ("cifar10-table --budget nan", "budget nan is not a positive"),
         ("cifar10-table --dtype half", "unknown dtype 'half'"),

@@ -1,8 +1,11 @@
 """Batches: full, shuffled, repeatable from any step, each with a clean batch of the right size."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from metalabelnet.data import batches as module
 from metalabelnet.data.batches import Batches, to_input
 from metalabelnet.data.rows import Rows, make_rows
 
@@ -108,3 +111,31 @@ def test_scaling_is_from_minus_one_to_one_and_leaves_tables_alone() -> None:
     assert to_input(torch.tensor([0, 255], dtype=torch.uint8), torch.float32).tolist() == [-1.0, 1.0]
     table = torch.tensor([[1.5, -300.0]])
     assert torch.equal(to_input(table, torch.float32), table)
+
+
+def test_strong_views_come_when_they_are_asked_for_and_change_nothing_else() -> None:
+    train = dataclasses.replace(rows(30), x=torch.randint(0, 256, (30, 1, 8, 8), dtype=torch.uint8))
+    plain, made = batches(train, rows(20)), batches(train, rows(20), strong_from=2)
+    assert all(b.strong_x is None for epoch in (0, 1) for b in made.epoch(epoch, labeled_only=False))
+    seen = []
+    for one, other in zip(plain.epoch(2, labeled_only=False), made.epoch(2, labeled_only=False), strict=True):
+        assert one.strong_x is None
+        assert other.strong_x is not None
+        assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "index", "clean_x"))
+        assert one.seed == other.seed
+        assert other.strong_x.shape == other.x.shape
+        seen.append(other.strong_x)
+    again = [b.strong_x for b in made.epoch(2, labeled_only=False, start=1)]
+    assert all(torch.equal(a, b) for a, b in zip(seen[1:], again, strict=True))
+    later = next(iter(made.epoch(3, labeled_only=False))).strong_x
+    assert not torch.equal(seen[0], later)
+
+
+@pytest.mark.parametrize(("augment", "flips"), [("none", False), ("crop", False), ("flip-crop", True)])
+def test_strong_views_are_mirrored_where_the_others_are(
+    augment: str, flips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(module, "strong", lambda x, how, **kwargs: asked.append(kwargs["flips"]) or x)
+    next(iter(batches(rows(30), rows(20), augment=augment, strong_from=0).epoch(0, labeled_only=False)))
+    assert asked == [flips]

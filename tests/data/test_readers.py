@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from metalabelnet.data import DATASETS, UNLABELED, cifar, data_folder, fashion_mnist, load
+from metalabelnet.data import DATASETS, UNLABELED, cifar, data_folder, digits, fashion_mnist, load
 from metalabelnet.data.download import fetch
 from metalabelnet.errors import InputError
 
@@ -95,6 +95,24 @@ def test_digits_are_stretched_to_bytes() -> None:
     assert torch.equal(data.train.given, data.train.true)
     assert data.test is None
     assert data.classes == tuple("0123456789")
+
+
+def test_digits_from_a_file_need_no_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    theirs = load("digits").train
+    digits.write(tmp_path / "data")
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    ours = load("digits", tmp_path / "data").train
+    for name in ("x", "given", "true", "index"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    assert (ours.classes, ours.ids) == (theirs.classes, theirs.ids)
+
+
+def test_a_file_of_other_digits_is_refused(tmp_path: Path) -> None:
+    x = np.zeros((1797, 1, 8, 8), np.uint8)
+    np.savez(tmp_path / "digits.npz", x_train=x, y_train=np.zeros(1797, np.int64))
+    with pytest.raises(InputError, match=r"digits\.npz: is not the data set digits; remove it"):
+        load("digits", tmp_path)
 
 
 def test_digits_without_scikit_learn_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What MetaLabelNet-plus promises beside the contract: each ingredient is its formula, and off it is nothing."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.passes import trainable
+from metalabelnet.core.passes import predict, trainable
+from metalabelnet.data.batches import to_input
+from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from small import Walk, batches, small_problem, small_run
+from small import Walk, small_problem, small_run
 
 OFF: dict[str, Any] = {
-    "loss_scale": "per-class-mean",
     "clean_weight": 0.0,
     "warmup_share": 1.0,
+    "average": 0.0,
+    "features": "warm-up",
+    "prior": 0.0,
+    "given": 0.0,
+    "consistency": 0.0,
 }
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -55,9 +62,24 @@ def test_each_ingredient_alone_changes_something(name: str) -> None:
     assert not torch.equal(ours.method.logits(x), theirs.method.logits(x))
 
 
-def naive_step(one: Walk, batch: Any, gamma: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """θ and φ after one iteration with plain SGD's first step, by double backward through the look-ahead."""
-    method = one.method
+def naive_evidence(method: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """What the label net reads, and what is added to its logits."""
+    s = method.settings
+    v, evidence = method.phase2.g(batch.x), torch.zeros(len(batch.x), 3, dtype=torch.float64)
+    if method.average is not None:
+        evidence = evidence + s.prior * predict(method.average.net, batch.x).log_softmax(1)
+    if s.features == "average":
+        v = predict(torch.nn.Sequential(*list(method.average.net)[:-1]), batch.x)
+    if method.noise is not None:
+        for row, y in enumerate(batch.given.tolist()):
+            if y >= 0:
+                evidence[row] += s.given * method.noise.T[:, y].log()
+    return v, evidence
+
+
+def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """θ and φ after one iteration, by double backward through the look-ahead; Adam's first step."""
+    method, s = one.method, one.method.settings
     theta, p2 = {k: w.detach().clone().requires_grad_() for k, w in trainable(method.net).items()}, method.phase2
     buffers = dict(method.net.named_buffers())
 
@@ -65,11 +87,11 @@ def naive_step(one: Walk, batch: Any, gamma: float) -> tuple[dict[str, Tensor], 
         copies = {k: b.clone() for k, b in buffers.items()}
         return torch.func.functional_call(method.net, {**weights, **copies}, (x,))
 
-    v = p2.g(batch.x)
+    v, evidence = naive_evidence(method, batch)
     phi = {k: w.detach().clone().requires_grad_() for k, w in p2.m.named_parameters()}
 
     def log_y(of: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(p2.m, of, (v,))
+        return (torch.func.functional_call(p2.m, of, (v,)) + evidence).log_softmax(1)
 
     log_p = f(theta, batch.x).log_softmax(1)
     l_c = (log_p.exp() * (log_p - log_y(phi))).sum(1).mean()
@@ -78,33 +100,96 @@ def naive_step(one: Walk, batch: Any, gamma: float) -> tuple[dict[str, Tensor], 
     l_meta = functional.cross_entropy(f(theta_hat, batch.clean_x), batch.clean_y)
     g = torch.autograd.grad(l_meta, list(theta_hat.values()), retain_graph=True)
     by_phi = torch.autograd.grad(l_meta, list(phi.values()))
-    s = method.settings
     new_phi = {}
     for (name, w), d in zip(phi.items(), by_phi, strict=True):
         d = d + s.label_net_decay * w
         new_phi[name] = (w - s.beta * d / (d.abs() + 1e-8)).detach()  # Adam's first step
     log_p = f(theta, batch.x).log_softmax(1)
     soft = -(log_p.exp() * log_y(new_phi)).sum(1).mean()  # L_c + L_e
+    if s.consistency:
+        y_hat = log_y(new_phi).detach().exp()
+        target = y_hat**s.sharpen / (y_hat**s.sharpen).sum(1, keepdim=True)
+        each = -(target * f(theta, batch.strong_x).log_softmax(1)).sum(1)
+        soft = soft + s.consistency * (each * (y_hat.amax(1) >= s.confidence)).mean()
     by_soft = torch.autograd.grad(soft, list(theta.values()))
     sgd, new = method.sgd, {}
     for (name, w), d, clean, b in zip(theta.items(), by_soft, g, sgd.buffers, strict=True):
-        moved = sgd.momentum * b + d + gamma * clean + sgd.weight_decay * w
+        moved = sgd.momentum * b + d + s.clean_weight * clean + sgd.weight_decay * w
         new[name] = (w - sgd.rate * moved).detach()
     return new, new_phi
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-def test_the_step_is_the_formula(gamma: float) -> None:
-    one = walk(clean_weight=gamma, warmup_share=0.5).go(3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**OFF, "loss_scale": "sum"},
+        {**OFF, "loss_scale": "sum", "clean_weight": 0.5},
+        {**OFF, "loss_scale": "sum", "features": "average", "average": 0.9},
+        {**OFF, "loss_scale": "sum", "prior": 0.7},
+        {**OFF, "loss_scale": "sum", "given": 0.6},
+        {**OFF, "loss_scale": "sum", "consistency": 0.8, "sharpen": 2.0, "confidence": 0.4},
+        {},
+        {"given": 0.0, "confidence": 0.5},
+    ],
+)
+def test_the_step_is_the_formula(settings: dict[str, Any]) -> None:
+    one = walk(**{**settings, "warmup_share": 0.5}).go(3)
     one.method.begin_epoch(1)
-    run, problem = one.run, one.problem
-    batch = next(iter(batches(run, problem, one.method).epoch(1, labeled_only=False)))
-    theta, phi = naive_step(one, batch, gamma)
+    batch = next(iter(one.batches.epoch(1, labeled_only=False)))
+    theta, phi = naive_step(one, batch)
     one.method.step(batch)
     for name, weight in trainable(one.method.net).items():
         torch.testing.assert_close(weight.detach(), theta[name], rtol=1e-9, atol=1e-11)
     for name, weight in one.method.phase2.m.named_parameters():
         torch.testing.assert_close(weight.detach(), phi[name], rtol=1e-6, atol=1e-8)
+
+
+def test_the_noise_matrix_is_what_warm_up_expects_of_each_class() -> None:
+    """Of the clean rows, class by class; a class without a clean row may be anything."""
+    one = walk(given=1.0, warmup_share=0.5).go(3)
+    kept = one.problem.clean.take((one.problem.clean.true != 1).nonzero()[:, 0])
+    one.method.task = dataclasses.replace(one.method.task, clean=kept)
+    one.method.begin_epoch(1)
+    for c in range(3):
+        rows = kept.x[kept.true == c]
+        p = predict(one.method.net, to_input(rows, torch.float64)).softmax(1)
+        expected = p.mean(0) if len(rows) else torch.full((3,), 1 / 3, dtype=torch.float64)
+        torch.testing.assert_close(one.method.noise.T[c], expected)
+
+
+def test_a_given_label_that_says_nothing_changes_nothing() -> None:
+    """With rows alike in T, or without a label, ŷ is what it is without."""
+    one = walk(given=1.0).go(10)
+    without = one.method.soft_labels()
+    one.method.noise.T.fill_(1 / 3)
+    plain = one.method.soft_labels()
+    unlabeled = one.problem.train.given < 0
+    torch.testing.assert_close(without[unlabeled], plain[unlabeled])
+    assert not torch.allclose(without[~unlabeled], plain[~unlabeled])
+    one.method.settings = dataclasses.replace(one.method.settings, given=0.0)
+    torch.testing.assert_close(one.method.soft_labels(), plain)
+
+
+def test_the_average_is_what_predicts() -> None:
+    one = walk().go()
+    x = to_input(one.problem.test.x, torch.float64)
+    assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.average.net, x))
+    assert not torch.equal(predict(one.method.net, x), predict(one.method.average.net, x))
+
+
+def test_tables_and_numbers_have_no_strong_view_and_do_without() -> None:
+    problem = small_problem()
+    assert Walk(small_run("metalabelnet-plus"), problem).method.strong_from == 1
+    numbers = {
+        part: dataclasses.replace(rows, x=to_input(rows.x, torch.float64))
+        for part, rows in vars(problem).items()
+        if isinstance(rows, Rows)
+    }
+    one = Walk(small_run("metalabelnet-plus", settings={"warmup_share": 0.5}), dataclasses.replace(problem, **numbers))
+    assert one.method.strong_from is None
+    off = {"consistency": 0.0, "warmup_share": 0.5}
+    images = Walk(small_run("metalabelnet-plus", settings=off), problem)
+    assert one.go().losses == images.go().losses
 
 
 def test_warm_up_takes_its_share() -> None:
@@ -124,6 +209,7 @@ def test_warm_up_takes_its_share() -> None:
         assert method.labeled_only(taken) is False
 
 
-def test_a_share_is_a_share() -> None:
-    with pytest.raises(InputError, match=r"warmup_share=1.5 is not a share in \[0, 1\]"):
-        small_run("metalabelnet-plus", settings={"warmup_share": 1.5})
+@pytest.mark.parametrize("name", ["warmup_share", "average", "confidence"])
+def test_a_share_is_a_share(name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
+        small_run("metalabelnet-plus", settings={name: 1.5})

@@ -83,7 +83,12 @@ def test_the_ablation_takes_one_ingredient_out(point: str) -> None:
     assert key(whole) == key(of(PLUS, cell))
     without = entry("beyond-ablation", PLUS, cell, point)
     assert key(without) != key(whole)
-    assert len(without.fields["settings"]) == 1
+    assert len(without.fields["settings"]) == (6 if point == "as it was first" else 1)
+
+
+def test_as_it_was_first_is_without_the_six_above_it() -> None:
+    alone = [settings for name, settings in WITHOUT.items() if name not in ("all", "as it was first")]
+    assert WITHOUT["as it was first"] == {name: value for one in alone[-6:] for name, value in one.items()}
 
 
 def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:
@@ -93,7 +98,7 @@ def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:
     (table,) = tables("beyond-ablation", store(tmp_path, *lines))
     assert row(table, "all")[-2:] == ["90.00", "–"]
     assert row(table, "whole warm-up")[-2:] == ["86.50", "-3.50 (-5.4 s.e.)"]
-    assert row(table, "loss as a mean")[1:] == [""] * 6
+    assert row(table, "no average")[1:] == [""] * 6
 
 
 def test_the_page_is_what_the_results_say() -> None:

@@ -204,6 +204,40 @@ def test_together_they_are_stopped_and_go_on(tmp_path: Path) -> None:
     assert outcome(again.results) == outcome(alone.results)
 
 
+def test_processes_give_what_one_gives(tmp_path: Path) -> None:
+    """Runs of all shapes beside each other, each with its core to itself."""
+    alone, beside = Made(tmp_path / "alone"), Made(tmp_path / "beside", workers=2)
+    assert alone.run(three()) == beside.run(three()) == 0
+    assert outcome(beside.results) == outcome(alone.results)
+    assert all("together" not in one for one in beside.results.lines)
+
+
+def test_what_processes_are_given_fits_into_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 seconds on two cores: two runs of 25, not a third, and none of 40."""
+    groups: list[list[int]] = []
+
+    def note(jobs: Sequence[Job], **more: Any) -> list[Outcome]:
+        assert more["workers"] == 2
+        groups.append([job.run.seed for job in jobs])
+        raise Stopped
+
+    monkeypatch.setattr(module, "_train_group", note)
+    many = entries("cifar10-table", dataclasses.replace(SMOKE, seeds=4, methods=("fine-tune",)))
+    made = Made(tmp_path, budget=30, workers=2)
+    monkeypatch.setattr(made.runner.estimate, "seconds", lambda entry: 40.0 if entry.seed == 1 else 25.0)
+    assert made.run(many) == 4
+    assert groups == [[0, 2]]
+
+
+def test_a_run_whose_process_was_killed_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Outcome(failure="a process was killed", lost=True)
+    monkeypatch.setattr(module, "_train_group", lambda jobs, **_: [lost for _ in jobs])
+    made = Made(tmp_path, workers=2)
+    made.run(three())
+    assert made.results.lines == []
+    assert len(made.runner.failures) == 3
+
+
 def test_runs_of_one_method_and_shape_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[tuple[str, int]]] = []
 

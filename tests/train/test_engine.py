@@ -84,8 +84,9 @@ def test_a_label_net_with_dropout_runs_as_it_is_written() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_compiled_step_equals_the_eager_one() -> None:
-    assert along("metalabelnet", lambda method, batch_of: Engine(method, batch_of, recorded=True)).recorded
+@pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus"])
+def test_a_compiled_step_equals_the_eager_one(name: str) -> None:
+    assert along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True)).recorded
 
 
 class Dropping(nn.Sequential):

@@ -179,6 +179,12 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=float, metavar="MINUTES", help="stop after this time; what is under way goes on next time")
     add("--order", choices=("given", "cheapest"), default="given", help="which run comes first (default: given)")
     add("--together", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="on a CPU: runs beside each other, in processes of one thread (default: 1)",
+    )
     add("--results", type=Path, metavar="DIR", help="folder with a line for each run (default: results)")
     add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
     add("--figures", type=Path, metavar="DIR", help="where tables and figures go (default: docs/reproduction)")

@@ -67,12 +67,15 @@ def _run(
         commit=args.commit,
     )
     together = (8 if places.on_cuda else 1) if args.together is None else args.together
+    if args.jobs not in (None, 1) and (places.on_cuda or args.together is not None):
+        raise InputError(f"jobs {args.jobs} is for runs on a CPU: on a device use --together alone")
     with interruptible() as stop:
         runner = Runner(
             results,
             places,
             out,
             together=together,
+            workers=args.jobs or 1,
             budget=None if args.budget is None else 60 * args.budget,
             cheapest=args.order == "cheapest",
             say=console.say,
@@ -140,7 +143,7 @@ def _accuracy(line: dict[str, object]) -> str:
 
 def selection_of(args: argparse.Namespace) -> Selection:
     """The runs that these arguments mean."""
-    for name, least in (("seeds", 1), ("together", 1)):
+    for name, least in (("seeds", 1), ("together", 1), ("jobs", 1)):
         value = getattr(args, name)
         if value is not None and value < least:
             raise InputError(f"{name} {value} is too small: the least is {least}")

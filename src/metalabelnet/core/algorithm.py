@@ -29,8 +29,12 @@ sample, where φ are the label logits of the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn import functional
 
 from metalabelnet.core.losses import (
     LossScale,
@@ -44,11 +48,13 @@ from metalabelnet.core.passes import Theta, forward, generate, trainable
 from metalabelnet.core.products import Products
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from metalabelnet.core.optimizers import Optimizer
+
+Further = Callable[[Theta, Tensor], Tensor]  # θ, log ŷ ↦ a loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +93,17 @@ class Iteration:
 
     clean_weight  γ: in step 3 θ follows the clean batch too, against γ times the gradient g = ∇θ̂ L_meta(θ̂) that
                   step 2 has computed. 0 is Algorithm 1.
+
+    A call may bring a further loss for step 3, of θ and of log ŷ: Algorithm 1 has none.
     """
 
     def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
         self.f, self.sgd, self.settings, self.clean_weight = f, sgd, settings, clean_weight
         self.meta_gradient = MetaGradient(settings.engine)
 
-    def __call__(self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int, further: Further | None = None
+    ) -> Tensor:
         """One iteration: updates φ, then θ. Gives the loss of step 3."""
         f, s = self.f, self.settings
         theta, products = trainable(f), Products()
@@ -132,6 +142,8 @@ class Iteration:
         # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e) + γ g
         log_y_hat = labels.log_y_hat().detach()
         loss = l_c(f_x, log_y_hat) + s.entropy_weight * l_e(f_x)
+        if further is not None:
+            loss = loss + further(theta, log_y_hat)
         by_theta = gradients(loss, theta)
         if self.clean_weight:
             by_theta = {name: by_theta[name] + self.clean_weight * g[name] for name in by_theta}
@@ -140,7 +152,10 @@ class Iteration:
 
 
 class Phase2(Iteration):
-    """Phase 2 of MetaLabelNet, called once per batch: ŷ = m_φ(g(x)), and φ goes by Adam."""
+    """Phase 2 of MetaLabelNet, called once per batch: ŷ = m_φ(g(x)), and φ goes by Adam.
+
+    A step may bring what else is known of each class: then log ŷ is the label net's plus that evidence, normalised.
+    """
 
     def __init__(
         self,
@@ -156,16 +171,27 @@ class Phase2(Iteration):
         super().__init__(f, sgd=sgd, settings=settings, clean_weight=clean_weight)
         self.g, self.m, self.adam = g, m, adam
 
-    def step(self, x: Tensor, x_m: Tensor, y_m: Tensor, *, seed: int) -> Tensor:
-        """One iteration with the soft labels of the label net."""
-        v, phi = self.g(x), list(self.m.parameters())
+    def step(
+        self,
+        x: Tensor,
+        x_m: Tensor,
+        y_m: Tensor,
+        *,
+        seed: int,
+        v: Tensor | None = None,
+        evidence: Tensor | None = None,
+        further: Further | None = None,
+    ) -> Tensor:
+        """One iteration with the soft labels of the label net, which reads g(x) if v is not there already."""
+        v, phi = self.g(x) if v is None else v, list(self.m.parameters())
         first = iter((True,))  # step 1 comes first, and alone updates the statistics
 
         def log_y_hat() -> Tensor:
-            return generate(self.m, v, seed=seed + 2, update_statistics=next(first, False))
+            generated = generate(self.m, v, seed=seed + 2, update_statistics=next(first, False))
+            return generated if evidence is None else functional.log_softmax(generated + evidence, dim=1)
 
         labels = SoftLabels(phi=phi, log_y_hat=log_y_hat, descend=lambda by_phi: descend(self.adam, phi, by_phi))
-        return self(x, labels, x_m, y_m, seed=seed)
+        return self(x, labels, x_m, y_m, seed=seed, further=further)
 
 
 def descend(optimizer: Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:

@@ -40,7 +40,7 @@ DATASETS: dict[str, Source] = {
     "digits": Source(
         summary="1,797 grey images of handwritten digits, 8×8, no test part (comes with scikit-learn)",
         reference="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI",
-        read=lambda _folder, _progress: digits.read(),
+        read=lambda folder, _progress: digits.read(folder),
     ),
     "fashion-mnist": Source(
         summary="70,000 grey images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.strong import draw_strong, strong
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Batch:
     x, given, index   training samples, their untrusted labels (−1: none), and their row numbers
     clean_x, clean_y  clean samples with labels to trust
     seed              for whatever the step draws at random (dropout masks)
+    strong_x          the same training samples, strongly augmented, where the method asks for it
     """
 
     x: Tensor
@@ -36,6 +38,7 @@ class Batch:
     clean_x: Tensor
     clean_y: Tensor
     seed: int
+    strong_x: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +47,13 @@ class Picks:
 
     train, clean  (5, N) int64: the row of each sample, then what `augment.draw` drew for it
     seed          for whatever the step draws at random
+    strong        (15, N) int64: what `strong.draw_strong` drew for each training sample, where there is a strong view
     """
 
     train: Tensor
     clean: Tensor
     seed: int
+    strong: Tensor | None = None
 
 
 def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -64,6 +69,8 @@ class Batches:
     there are fewer rows than one batch holds, the batch is all of them. The same goes for the clean rows,
     which are gone through again and again within an epoch. With the order `given` nothing is shuffled, and the rows
     left over are never seen.
+
+    strong_from  the first epoch whose batches have a strong view; None: none has
     """
 
     train: Rows
@@ -74,6 +81,7 @@ class Batches:
     dtype: torch.dtype
     seed: int
     order: str = ORDERS[0]
+    strong_from: int | None = None
 
     def steps(self, *, labeled_only: bool) -> int:
         """How many batches an epoch has."""
@@ -97,20 +105,27 @@ class Batches:
             self._in_batches(rows[self._shuffled(len(rows), "train", epoch)], steps), "train", epoch
         )
         clean = self._augmented(torch.cat(rounds)[:steps], "clean", epoch)
+        views = self._strong_views(epoch, steps, train.shape[2])
         for step in range(start, steps):
-            yield Picks(train=train[step], clean=clean[step], seed=stream_seed(self.seed, "step", epoch, step))
+            seed = stream_seed(self.seed, "step", epoch, step)
+            yield Picks(train=train[step], clean=clean[step], seed=seed, strong=None if views is None else views[step])
 
     def batch(self, picks: Picks) -> Batch:
         """The samples themselves, cut, turned and scaled. Nothing in it is random."""
         index, clean = picks.train[0], picks.clean[0]
         augment_clean = self.augment if self.augment_clean else "none"
+        x = self.train.x[index]
+        strong_x = None
+        if picks.strong is not None:
+            strong_x = strong(x, picks.strong, flips="flip" in self.augment, dtype=self.dtype)
         return Batch(
-            x=to_input(AUGMENTS[self.augment](self.train.x[index], picks.train[1:]), self.dtype),
+            x=to_input(AUGMENTS[self.augment](x, picks.train[1:]), self.dtype),
             given=self.train.given[index],
             index=index,
             clean_x=to_input(AUGMENTS[augment_clean](self.clean.x[clean], picks.clean[1:]), self.dtype),
             clean_y=self.clean.true[clean],
             seed=picks.seed,
+            strong_x=strong_x,
         )
 
     def _shuffled(self, count: int, *name: str | int) -> Tensor:
@@ -127,3 +142,10 @@ class Batches:
         """(steps, 5, size), on the device: every pick of an epoch."""
         how = draw(rows.numel(), generator(self.seed, "augment", name, epoch))
         return torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1).to(self.train.x.device)
+
+    def _strong_views(self, epoch: int, steps: int, size: int) -> Tensor | None:
+        """(steps, 15, size), on the device: how the strong views of an epoch are made, if it has some."""
+        if self.strong_from is None or epoch < self.strong_from:
+            return None
+        how = draw_strong(steps * size, generator(self.seed, "augment", "strong", epoch))
+        return how.view(-1, steps, size).transpose(0, 1).contiguous().to(self.train.x.device)

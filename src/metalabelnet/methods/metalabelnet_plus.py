@@ -1,45 +1,78 @@
-"""MetaLabelNet whose classifier follows the clean set too. With every ingredient off it is MetaLabelNet to the bit.
+"""MetaLabelNet whose classifier follows the clean set, its own average and a strong view too. All off: MetaLabelNet.
 
     θ, φ      the weights of the classifier and of the label net
-    ŷ         the soft labels of a training batch, made by the label net
+    θ̃         the average of θ over the steps: it predicts, gives the label net its features v, and q = f_θ̃(x)
+    ŷ         the soft labels of a training batch: log ŷ = m_φ(v) + π log q + κ log T_·y, normalised
+    T         the noise matrix: T_cy is the mean over the clean samples of class c of what warm-up has learned to expect
+              as their given label (Hendrycks et al. 2018); a sample without a given label y has none of this
     L_c, L_e  the losses of Algorithm 1 in step 3: together −Σ p log ŷ
+    L_u       cross-entropy from ŷ, sharpened, to the prediction on the strong view, where ŷ is sure enough
     g         the gradient of the clean loss after the look-ahead, ∇θ̂ L_meta(θ̂), which the meta-gradient needs anyway
 
-    φ ← φ − Adam(∂L_meta/∂φ)                   as in Algorithm 1
-    θ ← θ − SGD(∇θ (L_c + L_e) + γ g)          γ is `clean_weight`
+    φ ← φ − Adam(∂L_meta/∂φ)                            as in Algorithm 1
+    θ ← θ − SGD(∇θ (L_c + L_e + w L_u) + γ g)           w is `consistency`, γ `clean_weight`
 
-after a share of the schedule's warm-up. The pass that gives g is in the iteration already: a step costs what it costs
-in MetaLabelNet.
+after a share of the schedule's warm-up. The pass that gives g is in the iteration already, and the pass through θ̃ takes
+the place of that through the extractor; the strong view costs one pass more, forward and backward.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from metalabelnet.core.losses import LossScale  # noqa: TC001  (read by get_type_hints)
+import torch
+from torch.nn import functional
+
+from metalabelnet.core.consistency import consistency_loss
+from metalabelnet.core.memory import Found
+from metalabelnet.core.passes import Theta, forward, predict
+from metalabelnet.data.batches import to_input
+from metalabelnet.data.stored import chunks
+from metalabelnet.data.strong import has_strong_view
 from metalabelnet.errors import InputError
 from metalabelnet.methods.generated import Generated, LabelNetSettings
+from metalabelnet.nets.average import Average
 
 if TYPE_CHECKING:
-    from metalabelnet.methods.method import Task
+    from torch import Tensor, nn
+
+    from metalabelnet.core.algorithm import Further
+    from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.method import Part, Task
+
+Features = Literal["warm-up", "average"]
+LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaLabelNetPlusSettings(LabelNetSettings):
     """The ingredients, one set for all data and noises, and the rest of MetaLabelNet."""
 
-    loss_scale: LossScale = field(
-        default="sum",
-        metadata={"help": "Lc and Le as the sum over classes (the equations) or the mean (MetaLabelNet's default)"},
-    )
     clean_weight: float = field(default=1.0, metadata={"help": "γ, how much θ follows the clean batch; 0: off"})
     warmup_share: float = field(default=0.35, metadata={"help": "how much of the schedule's warm-up is taken; 1: off"})
+    average: float = field(default=0.999, metadata={"help": "how much the averaged network keeps at most; 0: off"})
+    features: Features = field(
+        default="average", metadata={"help": "whose features the label net reads; warm-up: off, fixed from its end on"}
+    )
+    prior: float = field(default=1.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
+    given: float = field(
+        default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
+    )
+    consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
+    sharpen: float = field(default=1.0, metadata={"help": "power of ŷ that the strong view is to follow; 1: off"})
+    confidence: float = field(default=0.0, metadata={"help": "least max ŷ that the strong view is to follow; 0: off"})
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warmup_share <= 1:
-            raise InputError(f"warmup_share={self.warmup_share} is not a share in [0, 1]: 1 takes all of the warm-up")
+        for name, means in (
+            ("warmup_share", "1 takes all of the warm-up"),
+            ("average", "0 takes the classifier as it is"),
+            ("confidence", "0 takes every sample"),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{name}={value} is not a share in [0, 1]: {means}")
 
 
 class MetaLabelNetPlus(Generated):
@@ -49,9 +82,13 @@ class MetaLabelNetPlus(Generated):
     the way, as g, and thrown away. Here the classifier takes it: it learns from the clean samples as one would without
     any of this, and from the soft labels beside them. Warm-up ends early, before wrong labels are learned by heart; it
     is rounded up, because the label net has nothing to read in a network that has learned nothing.
+
+    T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
+    given labels it would come to trust them more and more. It takes the network's doubt for noise and so trusts a given
+    label rather too little.
     """
 
-    summary = "MetaLabelNet whose classifier follows the clean samples too, after a short warm-up"
+    summary = "MetaLabelNet whose classifier follows the clean samples and a strong view too, after a short warm-up"
     reference = "this package, after Algan and Ulusoy 2021"
     Settings: ClassVar[type] = MetaLabelNetPlusSettings
 
@@ -59,6 +96,108 @@ class MetaLabelNetPlus(Generated):
 
     def __init__(self, task: Task, settings: MetaLabelNetPlusSettings) -> None:
         super().__init__(task, settings)
-        self.clean_weight = settings.clean_weight
-        self.learns_from_clean = settings.clean_weight > 0
-        self.warmup = self.candidates_from = math.ceil(settings.warmup_share * task.schedule.warmup)
+        s = settings
+        self.clean_weight = s.clean_weight
+        self.learns_from_clean = s.clean_weight > 0
+        self.warmup = self.candidates_from = math.ceil(s.warmup_share * task.schedule.warmup)
+        if s.consistency and has_strong_view(task.train.x):
+            self.strong_from = self.warmup
+        self.average: Average | None = None
+        self.noise: Found | None = None
+
+    def _build_phase2(self) -> None:
+        super()._build_phase2()
+        s = self.settings
+        if s.average or s.prior or s.features == "average":
+            self.average = Average(self.net, self.head, s.average)
+        if s.given:
+            self.noise = Found(T=self._noise_matrix())
+
+    @torch.no_grad()
+    def _noise_matrix(self) -> Tensor:
+        """T, from the network that has just learned given labels: what it expects of each class of clean samples."""
+        clean, dtype = self.task.clean, self.task.dtype
+        expected = torch.cat([predict(self.net, to_input(x, dtype)).softmax(1) for x in chunks(clean.x)])
+        of_class = functional.one_hot(clean.true, expected.shape[1]).to(expected)
+        seen = of_class.sum(0)[:, None]
+        uniform = torch.full_like(expected[:1], 1 / expected.shape[1])
+        return torch.where(seen > 0, of_class.T @ expected / seen.clamp_min(1), uniform)
+
+    def step(self, batch: Batch) -> Tensor:
+        """Warm-up on the given labels, or one iteration with all that is switched on."""
+        if self.phase2 is None:
+            return super().step(batch)
+        v, evidence = self._known(batch.x, batch.given)
+        loss = self.phase2.step(
+            batch.x,
+            batch.clean_x,
+            batch.clean_y,
+            seed=batch.seed,
+            v=v,
+            evidence=evidence,
+            further=None if batch.strong_x is None else self._consistency(batch.strong_x, batch.seed + 3),
+        )
+        if self.average is not None:
+            self.average.follow(self.net)
+        return loss
+
+    def _consistency(self, strong_x: Tensor, seed: int) -> Further:
+        """The loss w L_u, of θ and of log ŷ."""
+        s = self.settings
+
+        def l_u(theta: Theta, log_y_hat: Tensor) -> Tensor:
+            logits = forward(self.net, strong_x, theta, seed=seed, update_statistics=False)
+            losses = consistency_loss(logits, log_y_hat, sharpen=s.sharpen, confidence=s.confidence)
+            return s.consistency * losses.mean()
+
+        return l_u
+
+    def _known(self, x: Tensor, given: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What makes the soft labels of x: the features, and π log q + κ log T_·y."""
+        assert self.phase2 is not None
+        s, evidence = self.settings, []
+        v = logits = None
+        if self.average is not None and (s.prior or s.features == "average"):
+            v, logits = self.average.ask(x)
+        if logits is not None and s.prior:
+            evidence.append(s.prior * logits.log_softmax(1))
+        if self.noise is not None:
+            labeled = (given >= 0).to(x)[:, None]
+            expected: Tensor = self.noise.get_buffer("T")
+            evidence.append(s.given * labeled * expected.clamp_min(LEAST).log().T[given.clamp_min(0)])
+        if v is None or s.features != "average":
+            v = self.phase2.g(x)
+        return v, torch.stack(evidence).sum(0) if evidence else None
+
+    @torch.no_grad()
+    def soft_labels(self) -> Tensor | None:
+        """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
+        if self.phase2 is None or (self.average is None and self.noise is None):
+            return super().soft_labels()
+        labels, start = [], 0
+        for x in chunks(self.task.train.x):
+            given = self.task.train.given[start : start + len(x)]
+            v, evidence = self._known(to_input(x, self.task.dtype), given)
+            generated = predict(self.phase2.m, v)
+            labels.append((generated if evidence is None else generated + evidence).softmax(1))
+            start += len(x)
+        return torch.cat(labels)
+
+    def classifier(self) -> nn.Module:
+        """The averaged network, once there is one."""
+        return self.net if self.average is None else self.average.net
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of what predicts."""
+        return predict(self.classifier(), to_input(x, self.task.dtype))
+
+    def parts(self) -> dict[str, Part]:
+        """From phase 2 on, the averaged network too, and no extractor where it takes its place."""
+        parts = super().parts()
+        if self.average is not None:
+            parts |= {"average": self.average.net, "averaging": self.average.memory}
+            if self.settings.features == "average":
+                del parts["extractor"]
+        if self.noise is not None:
+            parts["noise"] = self.noise
+        return parts

@@ -93,6 +93,7 @@ class Method(ABC):
 
     epochs           how many epochs the method takes: those of the schedule, unless it has stages of its own
     candidates_from  the first epoch whose model may be the result: what comes before only prepares
+    strong_from      the first epoch that wants a strong view of the training samples; None: none does
     """
 
     summary: ClassVar[str]
@@ -104,6 +105,7 @@ class Method(ABC):
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
     reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out
     recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
+    strong_from: int | None = None
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 
     def __init__(self, task: Task, settings: Any) -> None:

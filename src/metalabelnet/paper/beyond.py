@@ -37,12 +37,25 @@ CIFAR10 = tuple(
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
 ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
 
-# What each ingredient of `metalabelnet-plus` is without it.
+# What each ingredient of `metalabelnet-plus` is without it, then a choice that could be made otherwise.
 WITHOUT: dict[str, dict[str, Any]] = {
     "all": {},
     "no clean gradient": {"clean_weight": 0.0},
     "whole warm-up": {"warmup_share": 1.0},
-    "loss as a mean": {"loss_scale": "per-class-mean"},
+    "no average": {"average": 0.0},
+    "features of warm-up": {"features": "warm-up"},
+    "no prior": {"prior": 0.0},
+    "no given label": {"given": 0.0},
+    "no strong view": {"consistency": 0.0},
+    "losses summed over classes": {"loss_scale": "sum"},
+    "as it was first": {
+        "loss_scale": "sum",
+        "average": 0.0,
+        "features": "warm-up",
+        "prior": 0.0,
+        "given": 0.0,
+        "consistency": 0.0,
+    },
 }
 
 _DATA: dict[str, dict[str, Any]] = {

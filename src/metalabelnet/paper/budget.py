@@ -20,6 +20,7 @@ EPOCH_COST = {
     "joint-optimization": 2.3,
     "mslg": 2.4,
     "metalabelnet": 2.8,
+    "metalabelnet-plus": 4.0,
     "meta-weight-net": 3.2,
     "mlnt": 20.0,
 }

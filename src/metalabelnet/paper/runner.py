@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import hashlib
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,15 @@ HEARTBEAT = 30.0  # seconds between words about a run that is under way
 
 
 def _train_group(
-    jobs: Sequence[Job], *, on_progress: Callable[[int, Progress | None], None], stop: Callable[[], bool]
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    on_progress: Callable[[int, Progress | None], None],
+    stop: Callable[[], bool],
 ) -> list[Outcome]:
-    """Train these runs on one device, several in turns."""
-    if len(jobs) == 1:
-        return train_all(jobs, resume=True, on_progress=on_progress, stop=stop)
+    """Train these runs: in processes beside each other, or on one device, several in turns."""
+    if workers > 1 or len(jobs) == 1:
+        return train_all(jobs, resume=True, workers=workers, on_progress=on_progress, stop=stop)
     return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop)
 
 
@@ -54,6 +59,7 @@ class Runner:
     """Runs entries, and adds a line for each to the results.
 
     together  the most runs in a group: of one method and one shape, so that they can share a device
+    workers   processes with one thread each, for runs on a CPU; then a group is all that fits into the budget
     budget    seconds; a run that would not end within is not started, one under way at the end is stopped
     say       told a line about every run that ended
     stop      asked after every step
@@ -66,13 +72,14 @@ class Runner:
         out: Path,
         *,
         together: int,
+        workers: int = 1,
         budget: float | None,
         cheapest: bool,
         say: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
         self.results, self.places, self.out = results, places, out
-        self.together, self.cheapest = together, cheapest
+        self.together, self.workers, self.cheapest = together, workers, cheapest
         self.say, self._asked = say, stop
         self.estimate = Estimate(results.lines, versions()["device"])
         self.deadline = None if budget is None else time.monotonic() + budget
@@ -137,21 +144,26 @@ class Runner:
 
     def _next_group(self, queue: Sequence[Task]) -> list[Task]:
         """The first run that fits into what is left of the budget, with those that can go along."""
-        left = None if self.deadline is None else self.deadline - time.monotonic()
-        if left is not None and left <= 0:
+        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
+        if left <= 0:
             return []
+        work = left * self.workers
         group: list[Task] = []
         for task in queue:
             seconds = self.estimate.seconds(task.entry) or 0.0
-            if left is not None and seconds > left:
-                continue
-            if group and _shape(task) != _shape(group[0]):
+            if seconds > min(left, work) or (group and not self._goes_along(task, group[0])):
                 continue
             group.append(task)
-            left = None if left is None else left - seconds
-            if len(group) == self.together or task.entry.kind != "run":
+            work -= seconds
+            if task.entry.kind != "run" or (self.workers == 1 and len(group) == self.together):
                 break
         return group
+
+    def _goes_along(self, task: Task, first: Task) -> bool:
+        """Whether they can share a device; processes share nothing."""
+        if self.workers > 1:
+            return task.entry.kind == first.entry.kind == "run"
+        return _shape(task) == _shape(first)
 
     def _run(self, group: Sequence[Task]) -> None:
         if group[0].entry.kind == "losses":
@@ -161,13 +173,13 @@ class Runner:
 
         def tell(number: int, progress: Progress | None) -> None:
             if progress is None:
-                self._take(group[number], together=len(jobs))
+                self._take(group[number], together=self._sharing(group))
             else:
                 self._heartbeat(group[number], progress)
 
         why = ""
         try:
-            outcomes = _train_group(jobs, on_progress=tell, stop=self._stop)
+            outcomes = _train_group(jobs, workers=self.workers, on_progress=tell, stop=self._stop)
         except (Stopped, InputError):
             raise
         except Exception as error:
@@ -177,7 +189,9 @@ class Runner:
             return
         self._harvest(group)
         for task, outcome in zip(group, outcomes, strict=True):
-            if outcome.failure is not None:
+            if outcome.lost:
+                self._fail(task.entry, str(outcome.failure))
+            elif outcome.failure is not None:
                 self._diverged(task, outcome.failure)
 
     def _failed(self, group: Sequence[Task], why: str) -> None:
@@ -202,7 +216,11 @@ class Runner:
 
     def _harvest(self, group: Sequence[Task]) -> None:
         for task in group:
-            self._take(task, together=len(group))
+            self._take(task, together=self._sharing(group))
+
+    def _sharing(self, group: Sequence[Task]) -> int:
+        """How many runs had one device between them: a process has its core for itself."""
+        return 1 if self.workers > 1 else len(group)
 
     def _take(self, task: Task, together: int = 1) -> bool:
         """Make a line of a finished folder, if it is finished and has none yet."""

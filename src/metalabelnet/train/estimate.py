@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # two sets of synthetic labels, has ten by default. What is not named trains one network plainly.
 COST = {
     "metalabelnet": 2.9,
+    "metalabelnet-plus": 4.0,
     "mslg": 2.5,
     "meta-weight-net": 3.2,
     "mlnt": 20.0,
@@ -30,7 +31,13 @@ COST = {
     "joint-optimization": 2.4,
     "forward": 2.1,
 }
-LOOKS_AHEAD = ("metalabelnet", "mslg", "meta-weight-net", "mlnt")  # several passes are held at a time
+LOOKS_AHEAD = (
+    "metalabelnet",
+    "metalabelnet-plus",
+    "mslg",
+    "meta-weight-net",
+    "mlnt",
+)  # several passes are held at a time
 TIMED = 2
 
 

@@ -180,6 +180,7 @@ class Loop:
             dtype=run.torch_dtype,
             seed=run.seed,
             order=run.order,
+            strong_from=self.method.strong_from,
         )
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
         self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)

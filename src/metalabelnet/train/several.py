@@ -35,10 +35,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The summary of a job that came to its end, or the sentence that says why it did not."""
+    """The summary of a job that came to its end, or the sentence that says why it did not.
+
+    lost  its process was killed: the job itself may be as good as any, and can be tried again
+    """
 
     summary: dict[str, Any] | None = None
     failure: str | None = None
+    lost: bool = False
 
 
 def train_all(
@@ -83,7 +87,8 @@ def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
     except BrokenProcessPool:
         if stopped:  # whoever kills politely kills the idle workers too
             raise Stopped from None
-        return Outcome(failure="a process was killed, perhaps for want of memory: go on with --resume and fewer --jobs")
+        why = "a process was killed, perhaps for want of memory: go on with --resume and fewer --jobs"
+        return Outcome(failure=why, lost=True)
 
 
 def _work(

@@ -1,0 +1,193 @@
+"""Variants of metalabelnet-plus on CIFAR-10, beside the two things a person would try first, within a given time.
+
+    python benchmarks/variants.py --data-dir DATA --seconds 540 --results variants.jsonl
+    python benchmarks/variants.py --list
+
+Runs go through the cells of `metalabelnet reproduce beyond` with a shorter schedule (`--epochs`; drops of the rate and
+warm-up in proportion), up to `--together` at a time on one card, those of one variant side by side because they share
+what is compiled. A line is written for each run when it has ended; a run that has its line already is not made again,
+so that the same command goes on where the time was up. Two commands with other `--variants` may write to one file.
+
+    held_out  accuracy on the clean samples held out to select the epoch, in per cent: what to choose a variant by
+    train     accuracy on the training samples, by their true labels, which nothing was chosen by either
+    test      accuracy on the test samples: not to be chosen by
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.methods import METHODS
+from metalabelnet.paper import beyond
+from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
+from metalabelnet.paper.recipes import Entry
+from metalabelnet.train.loop import Progress, Stopped
+from metalabelnet.train.several import Job
+from metalabelnet.train.together import train_together
+
+PLUS = "metalabelnet-plus"
+CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.8", "cifar10-5000/authors:0.4")
+BEFORE = {"loss_scale": "sum", "average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0, "consistency": 0.0}
+
+SURE = {"sharpen": 3.0, "confidence": 0.8}
+SUM = {"loss_scale": "sum"}
+
+# What is asked first comes first: the whole, what it is measured by, what it was before, one or two things changed.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plus": (PLUS, {}),
+    "meta-only": ("meta-only", {}),
+    "no given label": (PLUS, {"given": 0.0}),
+    "half given label": (PLUS, {"given": 0.5}),
+    "sure": (PLUS, SURE),
+    "sum": (PLUS, SUM),
+    "before": (PLUS, BEFORE),
+    "fine-tune": ("fine-tune", {}),
+    "no strong view": (PLUS, {"consistency": 0.0}),
+    "no prior": (PLUS, {"prior": 0.0}),
+    "half prior": (PLUS, {"prior": 0.5}),
+    "short look-ahead": (PLUS, {"inner_step": 0.1}),
+    "own statistics": (PLUS, {"meta_updates_statistics": False}),
+    "no average": (PLUS, {"average": 0.0}),
+    "frozen features": (PLUS, {"features": "warm-up"}),
+    "twice the strong view": (PLUS, {"consistency": 2.0}),
+}
+
+
+def entry(variant: str, cell: str, seed: int, epochs: int, **changes: Any) -> Entry:
+    """The run of a variant: the cell's, with everything that counts epochs in proportion."""
+    method, settings = VARIANTS[variant]
+    short = {
+        "epochs": epochs,
+        "warmup": max(1, round(epochs * 44 / 120)),
+        "rate_drops": (epochs // 3, 2 * epochs // 3),
+        "looks": 0,
+    }
+    fields = beyond.make(method, cell, seed, settings=settings, **{**short, **changes})
+    return Entry(what="beyond", method=method, cell=cell, point="", seed=seed, fields=fields)
+
+
+def main() -> None:
+    """Run what there is time for."""
+    args = arguments()
+    if args.list:
+        for name, (method, settings) in VARIANTS.items():
+            print(f"{name:22s} {method} {settings or ''}")
+        return
+    until = time.monotonic() + args.seconds
+    work = args.out or Path(tempfile.mkdtemp(prefix="variants-"))
+    human = None if args.human_labels is None else unpack_human_labels(args.human_labels, work / "noise")
+    probs = None if args.noise_probs is None else check_probs(args.noise_probs)
+    places = Places(data_dir=args.data_dir, noise_probs=probs, human=human, device=args.device, dtype=args.dtype)
+    todo = plan(args, places, work)
+    jobs = [job for _, job in todo]
+    print(f"{len(jobs)} runs to make", flush=True)
+
+    def tell(number: int, progress: Progress | None) -> None:
+        if progress is not None:
+            return
+        folder = jobs[number].folder
+        if (folder / "summary.json").exists():
+            write(args.results, todo[number][0], json.loads((folder / "summary.json").read_text()))
+        shutil.rmtree(folder)
+
+    try:
+        train_together(
+            jobs,
+            together=args.together,
+            resume=args.out is not None,
+            on_progress=tell,
+            stop=lambda: time.monotonic() > until,
+        )
+    except Stopped:
+        print("the time is up: the same command goes on", flush=True)
+
+
+def write(results: Path, about: dict[str, Any], summary: dict[str, Any]) -> None:
+    """Add the line of a run that has ended."""
+    line = about | {
+        "method": summary["method"],
+        "settings": VARIANTS[about["variant"]][1],
+        "held_out": summary["meta_accuracy"],
+        "train": summary["label_accuracy"],
+        "test": summary["test_accuracy"],
+        "test_last": summary["test_accuracy_last"],
+        "selected_epoch": summary["selected_epoch"],
+        "seconds": summary["seconds"],
+    }
+    text = json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in line.items()})
+    print(text, flush=True)
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dict[str, Any], Job]]:
+    """The runs that are asked for and not done, in their order."""
+    done = {key(json.loads(line)) for line in lines(args.results)}
+    todo = []
+    for variant, seed, cell in product(args.variants.split("/"), args.seeds.split(","), args.cells.split(",")):
+        about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs}
+        one = entry(**about, limit=args.limit, net=args.net)
+        if lack := places.lacks(one):
+            print(f"left out: {variant} {cell} needs {lack}", flush=True)
+        elif key(about) not in done:
+            done.add(key(about))
+            name = "-".join(map(str, about.values()))
+            folder = work / re.sub(r"[^a-z0-9.]+", "-", name)
+            todo.append((about, Job(run=places.run(one), folder=folder)))
+    return todo
+
+
+def key(about: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells two runs apart: not the noise, where the method does not read the given labels."""
+    method, cell = VARIANTS[about["variant"]][0], about["cell"]
+    cell = cell if METHODS[method].reads_given else cell.partition("/")[0]
+    return about["variant"], cell, about["seed"], about["epochs"]
+
+
+def lines(file: Path) -> list[str]:
+    """What was written so far."""
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="the variants")
+    parser.add_argument("--variants", default="/".join(VARIANTS), help="names, separated by slashes")
+    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument(
+        "--seeds", default="100", help="the tables have 0 to 4: what is chosen here is chosen elsewhere"
+    )
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--together", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=540.0, help="stop after so long")
+    parser.add_argument("--results", type=Path, default=Path("variants.jsonl"))
+    parser.add_argument("--out", type=Path, help="folder of what is under way, to go on from; without: a temporary one")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--noise-probs", type=Path)
+    parser.add_argument("--human-labels", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype")
+    parser.add_argument("--limit", type=int, default=0, help="training samples to use, to try the script itself")
+    parser.add_argument("--net", default="auto", help="likewise, a smaller network")
+    args = parser.parse_args()
+    for name in args.variants.split("/"):
+        if name not in VARIANTS:
+            parser.error(f"unknown variant {name!r}: see --list")
+    return args
+
+
+if __name__ == "__main__":
+    main()
