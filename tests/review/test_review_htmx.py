@@ -135,11 +135,13 @@ def test_a_verdict_given_twice_is_sent_once(chromium: Any, start: Callable[..., 
     held = hold(page)
     page.evaluate(
         """name => { const card = document.getElementById(name);
-        card.querySelector("[value=unusable]").click(); card.querySelector("[value=skip]").click(); }""",
+        card.querySelector("[value=unusable]").click(); card.querySelector("[value=skip]").click();
+        card.querySelector("[name=class]").value = "birne"; card.querySelector(".choose button").click(); }""",
         first,
     )
-    until(lambda: page.evaluate("1") == 1 and len(held) == 1)
-    held[0].continue_()
+    until(lambda: page.evaluate("1") == 1 and len(held) > 0)
+    for route in held:
+        route.continue_()
     page.wait_for_selector(f"#{first}.decided")
     assert page.locator(f"#{first} .verdict b").inner_text() == "unusable"
     assert len(held) == 1
