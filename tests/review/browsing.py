@@ -32,6 +32,7 @@ def opened(chromium: Any, program: Program, **about: Any) -> Any:
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.goto(program.address)
     page.wait_for_selector("h1")
+    page.wait_for_load_state()  # the heading is there before the style and the scripts are
     return page
 
 

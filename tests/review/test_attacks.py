@@ -11,7 +11,7 @@ from served import HOST, TOKEN, Served
 from metalabelnet.errors import InputError
 from metalabelnet.review.server import bind
 
-ADDRESSES = ("/", "/clean", "/take", "/take/clean.csv", "/take/verdicts.csv", "/static/app.js", "/sample/1/small")
+ADDRESSES = ("/", "/clean", "/take", "/take/clean.csv", "/take/verdicts.csv", "/static/htmx.min.js", "/sample/1/small")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -150,7 +150,7 @@ def test_a_table_that_names_other_files_shows_nothing_of_them(make_page, tmp_pat
             assert "the secret" not in answer.text
 
 
-NASTY = '<script>alert(1)</script>" onerror="alert(2)\' {{ 7 * 7 }}'
+NASTY = '<script>alert(1)</script>" onerror="alert(2)\' {{ 777 * 777 }}'
 
 
 def test_every_label_id_and_text_is_escaped(make_page, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_every_label_id_and_text_is_escaped(make_page, tmp_path: Path) -> None:
     for text in pages:
         assert "<script>alert" not in text
         assert '" onerror=' not in text
-        assert "49" not in text.replace(str(n), "")
+        assert "603729" not in text
 
 
 def test_a_class_cannot_break_out_of_the_check_page(page: Served) -> None:

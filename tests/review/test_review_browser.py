@@ -182,6 +182,6 @@ def test_scripts_in_labels_ids_and_texts_do_not_run(
     until(lambda: page.locator(f"#{first} .verdict b").inner_text() == nasty[0])
     page.goto(f"{program.base}/?show=all&verdict=decided&view=one")
     assert nasty[0] in page.locator(".history").inner_text()
-    assert page.locator("script").count() == 1
+    assert page.locator("script").count() == 2
     assert page.locator("main img").count() == 0
     assert page.complaints == []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from metalabelnet.review.store import Store
 
 HERE = Path(__file__).parent
-STATIC = {"app.css": "text/css", "app.js": "text/javascript"}
+STATIC = {"app.css": "text/css", "app.js": "text/javascript", "htmx.min.js": "text/javascript"}
 GRID = 24
 FEW_CLASSES = 20  # have a button each
 WAYS = ("random", "informative")
@@ -169,7 +169,7 @@ class App:
         return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
     def static(self, request: Request) -> Response:
-        """The style and the script: two names, and no other file."""
+        """The style and the scripts: these names, and no other file."""
         name = request.path_params["name"]
         if name not in STATIC:
             return self._missing()
@@ -202,7 +202,7 @@ class App:
         if form.get("answer") == "card":
             row = pages.sample(self.store, n)
             assert row is not None
-            return HTMLResponse(self._render("card.html", card=self._card(row), view="grid", fields=form))
+            return HTMLResponse(self._render("answer.html", card=self._card(row), view="grid", fields=form))
         if page == "clean":
             return RedirectResponse("/clean", 303)
         changes = {"n": n} if said == "undo" else {"after": f"{row['suspicion']!r},{n}"}
@@ -301,7 +301,7 @@ class App:
         if form.get("page") == "clean" or row is None:
             return RedirectResponse(_with_message("clean", form, CHANGED), 303)
         if form.get("answer") == "card":
-            html = self._render("card.html", card=self._card(row), view="grid", fields=form, alert=CHANGED)
+            html = self._render("answer.html", card=self._card(row), view="grid", fields=form, alert=CHANGED)
             return HTMLResponse(html, 409)
         return RedirectResponse(_with_message("check", {**form, "view": "one"}, CHANGED, n=n), 303)
 

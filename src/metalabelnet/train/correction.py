@@ -2,21 +2,24 @@
 
 The rule, for a sample x with given label y:
 
-    p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E, to the power 1/t, normalised
-    L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least
-    p           the first p_E, until another has a lower loss by more than two standard errors, and so on
+    p_F(x)      the classifier's features at the first look, with a last layer fitted without y (`refitted`)
+    p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E
+                both to the power 1/t, normalised
+    L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least; and so L_F
+    p           p_F, until a p_E has a lower loss by more than two standard errors, then that one, and so on
 
     label       argmax p(x)
     confidence  max p(x)
-    suspicion   1 − Σ_E w_E p_E,y(x),  w_E ∝ exp(−√n (L_E − min L))
+    suspicion   1 − Σ_E w_E p_E,y(x) over all E and F,  w_E ∝ exp(−√n (L_E − min L))
     suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)); without clean
                 samples p cannot know how many, and a suspect is a sample whose label is not y
 
-Why the mean: a network learns what samples have in common before it learns single labels by heart, and the mean
-remembers what it said before. Why two standard errors (of the difference, sample by sample): labels learned by heart
-are not seen on clean samples, so that of two means these cannot tell apart the earlier is the safer. For suspicion it
-matters too how late a given label was learned; later means have a part in it, as large as their loss is near the least
-on the scale of its standard error, 1/√n.
+Why p_F: a network that is large for its data learns labels by heart as soon as it learns the classes, and on clean
+samples that does not show; p_F has not seen the label it is asked about. Why the mean: a network learns what samples
+have in common before it learns single labels by heart, and the mean remembers what it said before. Why two standard
+errors (of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. For
+suspicion it matters too how late a given label was learned; later means have a part in it, as large as their loss is
+near the least on the scale of its standard error, 1/√n.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
 The epoch selected for the model is the last to be compared with p: that epoch alone, with its own t.
@@ -34,10 +37,12 @@ from torch.nn import functional
 
 from metalabelnet.core.calibration import at_temperature, calibrated
 from metalabelnet.train.evaluate import logits_of
+from metalabelnet.train.refitted import refitted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.data import Rows
     from metalabelnet.methods import Method
     from metalabelnet.train.prepare import Problem
 
@@ -74,10 +79,15 @@ def given_probability(p: Tensor, given: Tensor) -> Tensor:
     return p.gather(1, given.clamp_min(0)[:, None])[:, 0]
 
 
-def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Logits and classes of the clean rows that tell how good probabilities are."""
+def clean_rows(method: Method, problem: Problem) -> tuple[Rows, ...]:
+    """The clean rows that tell how good probabilities are."""
     followed = method.learns_from_clean or problem.select is problem.clean
-    parts = (problem.select,) if followed else (problem.select, problem.clean)
+    return (problem.select,) if followed else (problem.select, problem.clean)
+
+
+def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Logits and classes of those rows."""
+    parts = clean_rows(method, problem)
     return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
 
 
@@ -89,17 +99,22 @@ def better(losses: Tensor, than: Tensor) -> bool:
 
 
 class Candidate(NamedTuple):
-    """p of every training row, where it is from — first and last epoch, t —, and its loss on each clean row."""
+    """p of every training row, where it is from — first and last epoch, t —, and its loss on each clean row.
+
+    refitted  whether it is p_F, which has a last layer of its own
+    """
 
     p: Tensor
     epochs: tuple[int, int]
     temperature: float
     losses: Tensor
+    refitted: bool = False
 
     def about(self) -> dict[str, Any]:
         """Where it is from and how good it is, for a file."""
         loss, samples = float(self.losses.mean()), len(self.losses)
-        return {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
+        about = {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
+        return about | {"refitted": self.refitted}
 
 
 def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> Candidate:
@@ -132,6 +147,8 @@ class History:
     def look(self, method: Method, problem: Problem, epoch: int) -> None:
         """Take the epoch in."""
         said, true = clean_logits(method, problem)
+        if self.count == 0:
+            self._begin(method, problem, true, epoch)
         train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)
         self.sum = train if self.sum is None else self.sum + train
         self.clean = clean if self.clean is None else self.clean + clean
@@ -140,6 +157,15 @@ class History:
         self._believe(new, problem.train.given)
         if self.best is None or better(new.losses, self.best.losses):
             self.best = new
+
+    def _begin(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
+        """p_F, where the network has a last layer that can be fitted."""
+        found = refitted(method, problem.train, clean_rows(method, problem))
+        if found is not None:
+            train, clean = found
+            first = candidate(train, clean, true, (epoch, epoch))
+            self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
+            self._believe(self.best, problem.train.given)
 
     def _believe(self, new: Candidate, given: Tensor) -> None:
         """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""

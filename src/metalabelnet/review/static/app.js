@@ -1,11 +1,10 @@
-// Keys, and verdicts in the grid without loading the page again. Everything works without this file, by mouse or Tab.
+// Keys. Everything works without this file and without htmx, by mouse or Tab.
 "use strict";
 const page = document.body.dataset.page;
-const said = document.getElementById("said"), heard = document.getElementById("heard"); // for all, for screen readers
+const said = document.getElementById("said");
 const cards = () => [...document.querySelectorAll(".card")];
 const tab = (sessionStorage.tab ??= Array.from(crypto.getRandomValues(new Uint8Array(8)), b => b.toString(16)).join(""));
-const fillIn = root => root.querySelectorAll("input[name=tab]").forEach(field => { field.value = tab; });
-fillIn(document);
+document.addEventListener("formdata", event => { if (event.formData.has("tab")) event.formData.set("tab", tab); });
 
 // Tiny pictures are shown as the pixels they are.
 const look = image => image.classList.toggle("tiny", image.naturalWidth > 0 && image.naturalWidth <= 64);
@@ -28,44 +27,27 @@ document.addEventListener("input", event => {
   shown.textContent = fit.length === 1 ? `Enter: ${fit[0]}` : typed ? (fit.slice(0, 8).join(", ") || "no class begins so") : "";
 });
 
-// In the grid a verdict changes its card only.
-document.addEventListener("submit", async event => {
-  const form = event.target, card = form.closest(".grid .card");
-  if (!card) return;
-  event.preventDefault();
-  if (card.ariaBusy === "true") return;
-  const data = new FormData(form, event.submitter);
-  data.set("answer", "card");
-  card.ariaBusy = "true";
-  // On to the next at once, for who works fast; back again if this one could not be written.
-  if (current === card && data.get("say") !== "undo") go(cards()[cards().indexOf(card) + 1] ?? card);
-  const failed = sentence => { card.ariaBusy = "false"; said.textContent = sentence; go(card); };
-  let answer, text;
-  try {
-    answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(data) });
-    text = await answer.text();
-  } catch {
-    failed("The program does not answer. Nothing was written; start it again and open its new address.");
-    return;
-  }
-  const made = new DOMParser().parseFromString(text, "text/html");
-  const fresh = made.querySelector(".card");
-  if (!fresh) { failed(made.querySelector(".alert")?.textContent ?? text); return; }
-  const mine = current === card;
-  card.replaceWith(fresh);
-  fillIn(fresh);
-  said.textContent = fresh.dataset.alert ?? "";
-  heard.textContent = `${fresh.querySelector("h2").textContent}: ${fresh.querySelector(".verdict")?.textContent ?? "no verdict"}`;
-  if (mine || !answer.ok) go(fresh);
+// In the grid htmx puts the new card in place of the old: on to the next one meanwhile, back if nothing was written.
+document.addEventListener("htmx:beforeRequest", event => {
+  const card = event.target.closest(".card"), place = cards().indexOf(card);
+  if (current === card && event.detail.requestConfig.parameters.say !== "undo") go(cards()[place + 1] ?? card);
+});
+document.addEventListener("htmx:afterSwap", event => {
+  if (event.target.matches?.(".card") && (!current?.isConnected || event.target.querySelector(".alert"))) go(event.target);
+});
+document.addEventListener("htmx:responseError", event => {
+  said.textContent ||= event.detail.xhr.responseText; // where it was no page of ours with its sentence
+  go(event.target.closest(".card"));
+});
+document.addEventListener("htmx:sendError", event => {
+  said.textContent = "The program does not answer. Nothing was written; start it again and open its new address.";
+  go(event.target.closest(".card"));
 });
 
-const press = (where, value) => {
-  const button = where?.querySelector(`button[value=${value}]`);
-  if (button) button.form.requestSubmit(button);
-  return Boolean(button);
-};
-const undo = () => { const button = document.getElementById("undo"); button.form.requestSubmit(button); return true; };
-const follow = key => { const link = document.querySelector(`[data-key="${key}"]`); link?.click(); return Boolean(link); };
+const click = part => { part?.click(); return Boolean(part); };
+const press = (where, value) => click(where?.querySelector(`button[value=${value}]`));
+const undo = () => click(document.getElementById("undo"));
+const follow = key => click(document.querySelector(`[data-key="${key}"]`));
 const move = key => {
   const all = cards(), place = Math.max(0, all.indexOf(current)), top = all[place]?.offsetTop;
   const columns = Math.max(1, all.filter(card => card.offsetTop === all[0].offsetTop).length);
@@ -91,7 +73,7 @@ document.addEventListener("keydown", event => {
   const field = event.target.closest("input:not([type=hidden]), select, textarea");
   const empty = !field || (field.name === "class" && field.value === "");
   let done = false;
-  if (event.ctrlKey) done = event.key === "z" && empty && document.getElementById("undo") && undo();
+  if (event.ctrlKey) done = event.key === "z" && empty && undo();
   else if (field && event.key === "Escape") { field.value = field.name === "class" ? "" : field.value; go(field.closest(".card") ?? current); done = true; }
   else if (page === "clean" && empty) done = cleanKeys[event.key]?.();
   else if (page === "check" && !field && !(event.key === " " && event.target.closest("button, a, summary"))) done = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key]?.();

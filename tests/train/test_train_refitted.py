@@ -1,0 +1,96 @@
+"""The last layer fitted without a row's own label: what it sees, what it leaves alone, and what it is for."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import samples, tiny_run, write_npz
+from torch import nn
+
+from metalabelnet.core.ridge import Moments
+from metalabelnet.data.batches import to_input
+from metalabelnet.methods import METHODS
+from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.train import refitted as module
+from metalabelnet.train import train
+from metalabelnet.train.loop import build
+from metalabelnet.train.prepare import prepare
+from metalabelnet.train.refitted import refitted
+
+
+@pytest.mark.parametrize("chunk", [7, 1024])
+def test_it_is_the_fit_to_the_features_of_the_last_layer(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"))
+    problem = prepare(run)
+    method = build(run, problem, None)
+    method.net.train()
+    before = {name: tensor.clone() for name, tensor in method.net.state_dict().items()}
+    found = refitted(method, problem.train, (problem.select, problem.clean))
+    assert found is not None
+    assert method.net.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in method.net.state_dict().items())
+    assert not any(part._forward_pre_hooks for part in method.net.modules())
+    x = to_input(problem.train.x, torch.float32)
+    g = Extractor(method.net, find_head(method.net, x[:2], 3))
+    moments = Moments(g.width, 3, x.device)
+    moments.add(g(x), problem.train.given)
+    head = moments.fit()
+    torch.testing.assert_close(found[0], head.logits(g(x), problem.train.given))
+    clean = torch.cat([problem.select.x, problem.clean.x])
+    torch.testing.assert_close(found[1], head.logits(g(to_input(clean, torch.float32))))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_that_reads_given_labels_has_it(name: str, tmp_path: Path) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), name)
+    problem = prepare(run)
+    found = refitted(build(run, problem, None), problem.train, (problem.select,))
+    assert (found is not None) == METHODS[name].reads_given
+    if found is not None:
+        assert found[0].shape == (len(problem.train), 3)
+        assert torch.isfinite(found[0]).all()
+        assert found[1].shape == (len(problem.select), 3)
+
+
+class NoHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def test_without_a_last_layer_there_are_the_means_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), "cross-entropy")
+    problem = prepare(run)
+    assert refitted(build(run, problem, NoHead()), problem.train, (problem.select,)) is None
+    assert train(run, net=NoHead()).labels.suspicion is not None
+    monkeypatch.setattr(module, "WIDEST", 1)
+    assert refitted(build(run, problem, None), problem.train, (problem.select,)) is None
+
+
+@pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
+def test_a_network_that_learns_labels_by_heart_is_not_believed(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 columns of noise to tell 160 rows apart by: the network ends with the given label of nearly every one."""
+    x, y = samples(260, seed=3)
+    x = np.concatenate([x, np.random.default_rng(0).normal(size=(260, 40)).astype(np.float32)], 1)
+    file = write_npz(tmp_path / "wide.npz", x_train=x[:220], y_train=y[:220], x_test=x[220:], y_test=y[220:])
+    changes = {"noise": "uniform:0.3", "meta": 60, "unlabeled": 0, "epochs": 30, "warmup": 15, "rate_drops": (15,)}
+    run = tiny_run(file, method, **changes)
+    result = train(run, folder=tmp_path / "run")
+    given = result.labels.rows.given
+    assert (result.method.logits(result.labels.rows.x).argmax(1) == given).double().mean() > 0.9
+    assert json.loads((tmp_path / "run" / "calibration.json").read_text())["labels"]["refitted"] is True
+    monkeypatch.setattr(module, "WIDEST", 0)
+    without = train(run).summary
+    assert without["right_after"] <= without["right_before"] == pytest.approx(70)
+    assert result.summary["right_after"] > 75
+    assert result.summary["suspicion_ap"] > without["suspicion_ap"]
