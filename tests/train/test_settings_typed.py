@@ -3,7 +3,7 @@
 import pytest
 
 from metalabelnet.errors import InputError
-from metalabelnet.train.settings import make_settings
+from metalabelnet.train.settings import make_settings, recipe
 
 
 def test_text_is_taken_as_it_is() -> None:

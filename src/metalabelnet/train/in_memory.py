@@ -17,10 +17,11 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.seeds import generator
 from metalabelnet.train.prepare import Problem, device_of
-from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from metalabelnet.train.settings import Run
 
 WITHOUT_CLEAN = "gce"
 TRUNCATED = {"truncated": True}
