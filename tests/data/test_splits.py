@@ -177,7 +177,7 @@ def test_general_refuses_with_a_sentence() -> None:
 
 
 @quick
-@given(st.integers(12, 60), st.integers(0, 2**12), seeds)
+@given(st.integers(20, 60), st.integers(0, 2**12), seeds)
 def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn_for(
     n: int, which: int, seed: int
 ) -> None:
@@ -186,8 +186,6 @@ def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn
     checked[:4] = torch.tensor([1, 0, 1, 0])  # a person's word, against what the data says
     checked[4:12] = torch.tensor([k % 2 if which >> k & 1 else -1 for k in range(4, 12)])
     chosen = (checked >= 0).nonzero()[:, 0].tolist()
-    if len(chosen) == n:
-        return
     plain = general(DataSet(name="d", train=train), 2, rng(seed))
     split = general(DataSet(name="d", train=train, checked=checked), 0, rng(seed))
     assert numbers(split.train, split.meta, split.test) == list(range(n))

@@ -23,8 +23,8 @@ def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
     for k in range(10):
         press_and_wait(page, "s" if page.locator(".card:focus button[value=suggestion]").count() else "k")
         until(lambda k=k: page.locator(".card.decided").count() == k + 1)
-    press_and_wait(page, "u")
-    page.wait_for_load_state()
+    with page.expect_navigation():
+        page.keyboard.press("u")
     assert page.complaints == []
     program.end(signal.SIGKILL)
     program = start()  # and go on where it broke off

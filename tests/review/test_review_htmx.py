@@ -120,8 +120,8 @@ def test_a_fast_typist_goes_on_at_once_and_back_to_what_was_not_written(
     press_and_wait(page, "k")
     until(lambda: page.locator(".decided").count() == 4)
     assert page.locator("#said").inner_text() == ""
-    press_and_wait(page, "u")  # this tab's last, of a card that came by htmx
-    page.wait_for_load_state()
+    with page.expect_navigation():
+        page.keyboard.press("u")  # this tab's last, of a card that came by htmx
     page.goto(f"{program.base}/?show=all&verdict=decided")
     assert page.locator(".card").count() == 3
 
