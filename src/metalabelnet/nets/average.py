@@ -9,6 +9,7 @@ import torch
 
 from metalabelnet.core.memory import Memory
 from metalabelnet.core.passes import precision
+from metalabelnet.nets.head import read_and_given
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,14 +32,9 @@ class Average:
     @torch.no_grad()
     def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits of x: what the last layer reads, and what it gives."""
-        read: list[Tensor] = []
-        hook = self.net.get_submodule(self.head).register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-        try:
-            with precision():
-                logits: Tensor = self.net.eval()(x)
-        finally:
-            hook.remove()
-        return read.pop().to(x.dtype), logits.to(x.dtype)
+        with precision():
+            v, logits = read_and_given(self.net, self.head, x)
+        return v.to(x.dtype), logits.to(x.dtype)
 
     @torch.no_grad()
     def follow(self, net: nn.Module) -> None:
@@ -46,8 +42,10 @@ class Average:
         t = self.memory["steps"].add_(1)
         keep = ((1 + t) / (10 + t)).clamp_max(self.most)
         slow, fast = ([*n.parameters(), *n.buffers()] for n in (self.net, net))
-        for ours, theirs in zip(slow, fast, strict=True):
-            if ours.is_floating_point():
-                ours.mul_(keep).add_(theirs * (1 - keep))
-            else:
-                ours.copy_(theirs)
+        pairs = list(zip(slow, fast, strict=True))
+        ours, theirs = map(list, zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True))
+        torch._foreach_mul_(ours, keep)
+        torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - keep))  # noqa: SLF001 (as torch.optim does)
+        for count, new in pairs:
+            if not count.is_floating_point():
+                count.copy_(new)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.core.passes import precision
+from metalabelnet.core.passes import precision, predict
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -57,6 +57,18 @@ def find_head(net: nn.Module, sample: Tensor, classes: int, name: str | None = N
             "its features: let it end in nn.Linear"
         )
     return ran[-1] if name is None else name
+
+
+@torch.no_grad()
+def read_and_given(net: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the last layer reads of x, and what it gives: features and logits, in eval mode."""
+    read: list[Tensor] = []
+    hook = net.get_submodule(head).register_forward_pre_hook(lambda _module, inputs: read.append(inputs[0]))
+    try:
+        logits = predict(net, x)
+    finally:
+        hook.remove()
+    return read.pop(), logits
 
 
 class Extractor(nn.Module):

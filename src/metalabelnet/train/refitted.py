@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metalabelnet.core.passes import predict
 from metalabelnet.core.ridge import Moments
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError
-from metalabelnet.nets.head import find_head
+from metalabelnet.nets.head import find_head, read_and_given
 from metalabelnet.train.evaluate import CHUNK
 
 if TYPE_CHECKING:
@@ -42,20 +41,13 @@ def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor
         name = find_head(method.net, to_input(train.x[:2], method.task.dtype), len(train.classes), method.task.head)
     except InputError:
         return None
-    layer = method.net.get_submodule(name)
-    width = int(layer.in_features)  # type: ignore[arg-type]
+    width = int(method.net.get_submodule(name).in_features)  # type: ignore[arg-type]
     if width > WIDEST:
         return None
 
     def features(x: Samples) -> Iterator[Tensor]:
         for part in chunks(x, CHUNK):
-            seen: list[Tensor] = []
-            hook = layer.register_forward_pre_hook(lambda _layer, inputs, seen=seen: seen.append(inputs[0]))
-            try:
-                predict(method.net, to_input(part, method.task.dtype))
-            finally:
-                hook.remove()
-            yield seen[-1]
+            yield read_and_given(method.net, name, to_input(part, method.task.dtype))[0]
 
     def labeled() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
