@@ -25,16 +25,17 @@ FEW = 4  # channels of an image, not of a layer
 
 
 def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    """A convolution without bias: as a product of patches, or over channels padded with zeros to a multiple of eight."""
+    """A convolution without bias: a product of patches, or over channels padded with zeros to a multiple of eight."""
     outputs = len(weight)
     stride, padding, dilation, transposed, _, groups = rest
     if transposed or groups != 1:
-        return aten.convolution.default(x, weight, None, *rest)
+        return aten.convolution.default(x, weight, None, *rest)  # type: ignore[no-any-return]
     if _few(weight, dilation):
-        y = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
+        rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
         height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
-        return y.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
-    return aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), None, *rest)[:, :outputs]
+        return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
+    y: Tensor = aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), None, *rest)
+    return y[:, :outputs] if outputs % EIGHT else y
 
 
 def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any]:
@@ -60,7 +61,9 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
 def patches(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
     """What the kernel sees at each place, a row each: rows, columns and channels, then zeros to a multiple of eight."""
     high, wide = weight.shape[2:]
-    around = pad(kept(x.contiguous(memory_format=torch.channels_last)), [padding[1], padding[1], padding[0], padding[0]])
+    around = pad(
+        kept(x.contiguous(memory_format=torch.channels_last)), [padding[1], padding[1], padding[0], padding[0]]
+    )
     seen = around.unfold(2, high, stride[0]).unfold(3, wide, stride[1])
     return by_eight(seen.permute(0, 2, 3, 4, 5, 1).reshape(-1, weight[0].numel()), 1)
 

@@ -24,7 +24,7 @@ def count_together(graph: fx.Graph) -> None:
     end = next(node for node in graph.nodes if node.op == "output")
     with graph.inserting_before(end):
         for count, nodes in counted.items():
-            graph.call_function(aten._foreach_add_.Scalar, (nodes, count))  # noqa: SLF001 (its only name)
+            graph.call_function(aten._foreach_add_.Scalar, (nodes, count))
 
 
 def _steps(node: fx.Node) -> list[fx.Node]:

@@ -27,9 +27,7 @@ def batch_norm(
     return _moved(x, mean, _scale(weight, invstd), bias), mean, var, kept(invstd)
 
 
-def fixed_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float
-) -> Tensor:
+def fixed_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     """The values normalised with statistics that are there."""
     return _moved(x, mean, _scale(weight, (var + eps).rsqrt()), bias)
 

@@ -13,15 +13,15 @@ convolutions             on CUDA: see `convolutions`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from metalabelnet.train.convolutions import convolution, convolution_backward
-from metalabelnet.train.norms import batch_norm, batch_norm_backward, fixed_norm, follow
 from metalabelnet.train.kept import kept
+from metalabelnet.train.norms import batch_norm, batch_norm_backward, fixed_norm, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Pooled:
+class Pooled(NamedTuple):
     """A pooling by windows that do not overlap: its input, its output, and which pixel of each window was the largest.
 
     `which` counts the pixels of a window row by row, in bytes; `indices` is the same as PyTorch counts.
@@ -46,24 +45,30 @@ class Pooled:
 class Known:
     """What is known of tensors, by where their numbers lie: autograd hands back others than those it was given.
 
-    A tensor is kept along with what is known of it, so that no other comes to lie there; what was written into since
-    is no longer known.
+    What is known are tensors too, and both are kept, so that no other comes to lie there. Where one of them was written
+    into since, nothing is known any more.
     """
 
     def __init__(self) -> None:
-        self._found: dict[Any, tuple[Tensor, int, Any]] = {}
+        self._found: dict[Any, tuple[Tensor, Any, list[int]]] = {}
 
     def __setitem__(self, tensor: Tensor, what: Any) -> None:
-        self._found[_place(tensor)] = tensor, tensor._version, what  # noqa: SLF001 (its only name)
+        self._found[_place(tensor)] = tensor, what, _versions(tensor, what)
 
     def get(self, tensor: Tensor) -> Any:
         """What is known of this tensor, or None."""
-        _, version, what = self._found.get(_place(tensor), (None, -1, None))
-        return what if version == tensor._version else None  # noqa: SLF001
+        _, what, versions = self._found.get(_place(tensor), (None, None, []))
+        return what if versions == _versions(tensor, what) else None
 
 
 def _place(tensor: Tensor) -> Any:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _versions(*of: Any) -> list[int]:
+    """How often each of these tensors has been written into."""
+    tensors = [leaf for leaf in pytree.tree_leaves(of) if isinstance(leaf, Tensor)]
+    return [tensor._version for tensor in tensors]  # noqa: SLF001 (its only name)
 
 
 class Operators:
