@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from metalabelnet.data.listing import Columns, Listing
 
 ON_ERROR = ("stop", "skip")
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
+LOOKS = 1024  # headers of images between two words on how many there were
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
 Tell = Callable[[str, int, int], None]
 
@@ -77,31 +80,34 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
     if not learned_from:
         raise InputError(f"{path}: all rows are clean, which leaves none to train on; mark fewer")
-    inputs = _fit([all_of.items[k] for k in learned_from], [all_of.ids[k] for k in learned_from], found, how, notes)
+    items, ids = [all_of.items[k] for k in learned_from], [all_of.ids[k] for k in learned_from]
+    told = None if tell is None else functools.partial(tell, f"reading {path}")
+    inputs = _fit(items, ids, found, how, notes, None if tell is None else functools.partial(tell, f"looking at {path}"))
     x, kept, failed = fill(
         inputs,
         all_of.items,
-        all_of.ids,
+        all_of.ids if found.kind == "image" or found.id is not None else [f"row {name}" for name in all_of.ids],
         limit=_limit(how),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
-        tell=None if tell is None else lambda done, total: tell(f"reading {path}", done, total),
+        tell=told,
     )
     if failed:
-        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {_some(failed)}")
+        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {listing.some(failed)}")
     if not isinstance(x, torch.Tensor):
-        notes.append(f"{x.nbytes / GIB:.2f} GiB of samples are more than memory should hold: read from disk as needed")
+        size = f"{x.nbytes / GIB:.1f} GiB" if x.nbytes >= GIB else f"{x.nbytes / MIB:.1f} MiB"
+        notes.append(f"{size} of samples are more than memory should hold: read from disk as needed")
     where, ids = torch.tensor(kept, dtype=torch.long), tuple(all_of.ids[k] for k in kept)
     given, true, part = all_of.given[where], all_of.true[where], all_of.part[where]
     rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids)
     if clean:
-        inside = sum(one.position is not None for one in clean)
-        notes.append(f"{len(clean)} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
+        count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
+        notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
     twins = checked.twins(rows, part == TRAIN, part == CLEAN)
     if twins.any():
         examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
-        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {_some(examples)}")
+        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {listing.some(examples)}")
         part[twins & (found.kind != "table")] = LEFT_OUT
         if not (part == TRAIN).any():
             raise InputError(
@@ -176,6 +182,9 @@ def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]
         ]
         if asked:
             raise InputError(f"--{asked[0]} names a column of a table, and {path} is a folder; leave it out")
+        if others := listing.other_files(path):
+            told = [f"{count} {ending}" for ending, count in others.most_common()]
+            notes.append(f"{others.total()} files in {path} are no images ({listing.some(told)}): left out")
         return listing.from_folder(path), listing.Columns()
     if sum(name is not None for name in (how.image, how.text, how.features)) > 1:
         raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
@@ -194,6 +203,8 @@ def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]
         useless = [k for k in range(len(found.samples)) if _useless([row[k] for row in rows.items])]
         found, rows = listing.without(found, rows, useless)
     notes.append(f"{path}: {found.said()}")
+    if (same := len(rows.ids) - len({*rows.ids})) > 0:
+        notes.append(f"{same} of {len(rows.ids)} samples have the {found.id or 'path'} of another one")
     return rows, found
 
 
@@ -221,6 +232,12 @@ def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tupl
         for name in labels:
             if name not in known:
                 raise checked.unknown_class(name, known, what)
+    nothing = sorted(name for name in known - {*clean} if clean and columns.is_missing(name))
+    if nothing:
+        raise InputError(
+            f"{train.source}: the label of {train.labels.count(nothing[0])} rows is {nothing[0]!r}; leave the cell "
+            "empty where there is no label, or have a clean sample of that class"
+        )
     if len(known) < 2:
         raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
     labeled = sum(label != "" for label in train.labels)
@@ -234,19 +251,33 @@ def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tupl
 
 def _in_order(name: str) -> tuple[bool, float, str]:
     try:
-        return False, float(name), name
+        number = float(name)
     except ValueError:
-        return True, 0.0, name
+        number = math.nan
+    return (False, number, name) if math.isfinite(number) else (True, 0.0, name)  # no order has a place for nan
 
 
-def _fit(items: list[Any], ids: list[str], found: Columns, how: Reading, notes: list[str]) -> Inputs:
+def _fit(
+    items: list[Any],
+    ids: list[str],
+    found: Columns,
+    how: Reading,
+    notes: list[str],
+    tell: Callable[[int, int], None] | None,
+) -> Inputs:
     """What samples are read with, fitted to those that are trained on."""
     if found.kind == "table":
-        return Table.fit(found.samples, items)
+        table = Table.fit(found.samples, items)
+        for form in dict.fromkeys(part["form"] for part in table.parts if "form" in part):
+            names = [part["name"] for part in table.parts if part.get("form") == form]
+            notes.append(f"numbers are written like {form} in {listing.some(names)}")
+        return table
     if found.kind == "text":
         return Texts.fit(found.samples[0], items, how.encoder)
     sizes = []
-    for name, result in zip(ids, images.each(images.look, items), strict=True):
+    for done, (name, result) in enumerate(zip(ids, images.each(images.look, items), strict=True), start=1):
+        if tell is not None and done % LOOKS == 0:
+            tell(done, len(ids))
         if not isinstance(result, Exception):
             sizes.append(result)
         elif how.on_error != "skip":
@@ -275,6 +306,3 @@ def _limit(how: Reading) -> int:
         free.append(max(0, most - taken))
     return min(free) // 2
 
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
