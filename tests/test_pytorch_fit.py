@@ -144,7 +144,7 @@ def test_what_is_refused() -> None:
     refused("item 0 is not a pair", [torch.zeros(1, 8, 8)])
     refused("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
     refused("there are no samples", [])
-    refused("has no length", iter([]))
+    refused("give a data set with len() and items by number", iter([]))
     refused(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
     refused("the network cannot read", net=network(channels=2))
     refused("did you mean 'small-cnn'", net="smal-cnn")

@@ -160,7 +160,7 @@ def test_a_table_without_end_is_predicted_as_it_comes(
     write_csv(here / "new.csv", ["width", "noise", "color"], [["10", "0", "red"], ["14", "0", "blue"]])
     known = list(sheet.rows(here / "new.csv", ["width", "noise", "color"]))
     monkeypatch.setattr(sheet, "rows", lambda _path, _columns: itertools.cycle(known))
-    predicted = Predictor(here / "run").rows(Path("new.csv"), Reader())
+    predicted = Predictor(here / "run").rows([Path("new.csv")], Reader())
     assert [row[0] for row in itertools.islice(predicted, 5000)] == [str(k) for k in range(5000)]
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from metalabelnet.cli.console import Bars
     from metalabelnet.train import Progress, Run
 
 
@@ -96,6 +97,7 @@ def compare(args: argparse.Namespace) -> None:
     console = Console()
     console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
     with interruptible() as stop, console.progress(total=len(jobs)) as progress:
+        _announce(console, jobs, workers, progress, resume=args.resume)
         outcomes = train_all(
             jobs,
             resume=args.resume,
@@ -104,6 +106,23 @@ def compare(args: argparse.Namespace) -> None:
             stop=stop,
         )
     comparison.show(console, out, jobs, outcomes)
+
+
+def _announce(console: Console, jobs: list[Job], workers: int, progress: Bars, *, resume: bool) -> None:
+    """What the reader of the data has to say and what the runs will use and take, before the first one starts.
+
+    With noise by a probe nothing is said: making it takes as long as a short run, and each run makes its own.
+    """
+    for job in jobs:
+        RunFolder(job.folder).check(job.run, resume=resume)
+    left = [job for job in jobs if not RunFolder(job.folder).finished]
+    run = jobs[0].run
+    if not left or (run.noise.startswith("feature") and not run.noise_probs):
+        return
+    problem = prepare(left[0].run, progress.download, progress.samples)
+    for note in problem.notes:
+        console.say(note)
+    console.say(comparison.describe_all(left, problem, workers))
 
 
 def labels(args: argparse.Namespace) -> None:
@@ -134,6 +153,7 @@ def predict(args: argparse.Namespace) -> None:
     predictor = Predictor(args.run, net=args.net, device=args.device)
     console = Console()
     failures: list[str] = []
+    what = args.input[0] if len(args.input) == 1 else f"{len(args.input)} inputs"
     with ExitStack() as opened:
         bars = opened.enter_context(console.progress())
         beside = None if args.output is None else args.output.with_name(f".{args.output.name}.tmp")
@@ -144,7 +164,7 @@ def predict(args: argparse.Namespace) -> None:
         count = 0
 
         def tell(done: int, total: int) -> None:
-            bars.samples(f"predicting {args.input}", done, total)
+            bars.samples(f"predicting {what}", done, total)
 
         for row in predictor.rows(args.input, reader, tell, failures.append):
             writer.writerows(

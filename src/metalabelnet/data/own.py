@@ -86,7 +86,7 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     x, kept, failed = fill(
         inputs,
         all_of.items,
-        all_of.ids if found.kind == "image" or found.id is not None else [f"row {name}" for name in all_of.ids],
+        all_of.ids,
         limit=_limit(how),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
