@@ -645,6 +645,27 @@ def test_npz_counts_classes_over_all_parts(key: str, tmp_path: Path) -> None:
     assert load(path).classes == tuple("0123456")
 
 
+def test_npz_labels_may_be_names(tmp_path: Path) -> None:
+    parts = {f"x_{part}": np.eye(4) for part in ("train", "meta")}
+    labels = {"y_train": np.array(["dog", "", "Kätzchen", "dog"]), "y_meta": np.array(["ant", "dog", "dog", "Kätzchen"])}
+    data = load(saved(tmp_path, **parts, **labels))
+    assert data.classes == ("Kätzchen", "ant", "dog")
+    assert data.train.given.tolist() == [2, -1, 0, 2]
+    assert data.meta is not None
+    assert data.meta.true.tolist() == [1, 2, 2, 0]
+    named = load(saved(tmp_path, **parts, **labels, classes=np.array(["dog", "eel", "ant", "Kätzchen"])))
+    assert named.classes == ("dog", "eel", "ant", "Kätzchen")
+    assert named.train.given.tolist() == [0, -1, 3, 0]
+
+
+def test_npz_labels_that_nothing_speaks_against_are_said_to_be_taken_for_right(tmp_path: Path) -> None:
+    x = {"x_train": np.eye(4), "y_train": np.array([0, 1, 0, 1])}
+    (said,) = load(saved(tmp_path, **x)).notes
+    assert said.endswith("has no clean set (x_meta) and no true_train: y_train is taken to be right")
+    assert not load(saved(tmp_path, **x, true_train=x["y_train"])).notes
+    assert not load(saved(tmp_path, **x, x_meta=np.eye(4), y_meta=x["y_train"])).notes
+
+
 NAN = np.eye(4)
 NAN[2, 1] = np.nan
 HUGE = np.eye(4)
@@ -656,7 +677,9 @@ HUGE[3, 1] = 1e300
     [
         pytest.param({"y_train": [0, 1, 0.5, 1.5]}, "y_train: row 2 is 0.5; a label is a whole", id="half"),
         pytest.param({"y_train": [0, 1, 1, np.nan]}, "y_train: row 3 is nan", id="nan label"),
-        pytest.param({"y_train": ["cat", "b", "c", "d"]}, "y_train: row 0 is 'cat'", id="names"),
+        pytest.param({"y_train": [*"abab"], "true_train": Y}, "true_train has int64, but other labels", id="some names"),
+        pytest.param({"y_train": [*"abca"], "classes": [*"ab"]}, "unknown class 'c'.* there is a, b", id="other names"),
+        pytest.param({"y_train": [["a"], ["b"], ["a"], ["b"]]}, r"shape \(N,\), not \(4, 1\)", id="names in a column"),
         pytest.param({"y_train": [0, 1, -2, 0]}, "y_train: row 2 is -2;.*or -1 for unlabeled", id="negative"),
         pytest.param({"y_train": [0, 1, 10**9, 0]}, "y_train: row 2 is 1000000000", id="absurd"),
         pytest.param({"y_train": np.array([0, 2**64 - 1, 0, 1], np.uint64)}, "row 1 is 1844674407", id="wraps"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet import train as training
-from metalabelnet.cli import comparison
+from metalabelnet.cli import comparison, shown
 from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
@@ -137,6 +137,11 @@ def labels(args: argparse.Namespace) -> None:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
     rows = read_table(text)
     chosen = choose(rows, suspects=args.suspects, top=args.top)
+    if args.format == "label-studio" and args.data is None:
+        samples, why = shown.of_rows(args.run, chosen)
+        if why:
+            Console().say(f"tasks hold ids alone. {why}")
+        chosen = [{**row, "sample": samples.get(int(row["index"]), "")} for row in chosen]
     if chosen is not rows or args.format != "csv":
         text = FORMATS[args.format](chosen, list(rows[0]), files.about()["classes"])
     if args.output is None:

@@ -21,7 +21,7 @@ from metalabelnet.errors import InputError, missing_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from pathlib import Path, PurePath
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -33,7 +33,7 @@ SIZES = (8, 16, 28, 32, 48, 64)  # to choose from; networks by name of other pac
 OWN_NETS, THEIR_NETS = 64, 224
 
 
-def is_image(path: Path) -> bool:
+def is_image(path: PurePath) -> bool:
     """Whether the name is that of an image."""
     return path.suffix.lower() in SUFFIXES
 
