@@ -62,7 +62,9 @@ def fit(
     set followed by the unlabeled ones, `history` a line an epoch, `summary` the numbers of the selected epoch.
     """
     if not isinstance(net, nn.Module | str):
-        raise InputError(f"net is {kind_of(net)}: give a module, the name of a network, or 'auto', before the data sets")
+        raise InputError(
+            f"net is {kind_of(net)}: give a module, the name of a network, or 'auto', before the data sets"
+        )
     run = _run(settings, net)
     sets = {"train_set": train_set, "meta_set": meta_set, "unlabeled": unlabeled, "test": test}
     parts = {
@@ -91,9 +93,7 @@ def fit(
     own = net if isinstance(net, nn.Module) else None
     if own is not None:
         check_net(own, settled)
-    return train(
-        settled.run, net=own, problem=settled.problem, folder=folder, resume=resume, on_progress=on_progress
-    )
+    return train(settled.run, net=own, problem=settled.problem, folder=folder, resume=resume, on_progress=on_progress)
 
 
 def _run(settings: dict[str, Any], net: nn.Module | str) -> Run:

@@ -647,7 +647,10 @@ def test_npz_counts_classes_over_all_parts(key: str, tmp_path: Path) -> None:
 
 def test_npz_labels_may_be_names(tmp_path: Path) -> None:
     parts = {f"x_{part}": np.eye(4) for part in ("train", "meta")}
-    labels = {"y_train": np.array(["dog", "", "Kätzchen", "dog"]), "y_meta": np.array(["ant", "dog", "dog", "Kätzchen"])}
+    labels = {
+        "y_train": np.array(["dog", "", "Kätzchen", "dog"]),
+        "y_meta": np.array(["ant", "dog", "dog", "Kätzchen"]),
+    }
     data = load(saved(tmp_path, **parts, **labels))
     assert data.classes == ("Kätzchen", "ant", "dog")
     assert data.train.given.tolist() == [2, -1, 0, 2]
@@ -677,7 +680,9 @@ HUGE[3, 1] = 1e300
     [
         pytest.param({"y_train": [0, 1, 0.5, 1.5]}, "y_train: row 2 is 0.5; a label is a whole", id="half"),
         pytest.param({"y_train": [0, 1, 1, np.nan]}, "y_train: row 3 is nan", id="nan label"),
-        pytest.param({"y_train": [*"abab"], "true_train": Y}, "true_train has int64, but other labels", id="some names"),
+        pytest.param(
+            {"y_train": [*"abab"], "true_train": Y}, "true_train has int64, but other labels", id="some names"
+        ),
         pytest.param({"y_train": [*"abca"], "classes": [*"ab"]}, "unknown class 'c'.* there is a, b", id="other names"),
         pytest.param({"y_train": [["a"], ["b"], ["a"], ["b"]]}, r"shape \(N,\), not \(4, 1\)", id="names in a column"),
         pytest.param({"y_train": [0, 1, -2, 0]}, "y_train: row 2 is -2;.*or -1 for unlabeled", id="negative"),

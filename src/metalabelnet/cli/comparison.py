@@ -11,7 +11,7 @@ import torch
 
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
-from metalabelnet.cli.recommendation import recommend
+from metalabelnet.cli.recommendation import recommend, wilson
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, RunFolder
 from metalabelnet.train.estimate import Estimate, estimate
@@ -80,9 +80,10 @@ def show_summary(console: Console, files: RunFolder) -> None:
     """The result of one run, and where it is."""
     s = files.summary()
     labeled = s["samples"]["train"] - s["unlabeled"]
-    rows = [
-        ["selected", f"epoch {s['selected_epoch']}, with {_percent(s['meta_accuracy'])} of the clean samples right"]
-    ]
+    count = s["samples"]["select"]
+    low, high = wilson(s["meta_accuracy"], count)
+    right = f"{_percent(s['meta_accuracy'])} of {count} clean samples right, which stands for {low:.0f} to {high:.0f} %"
+    rows = [["selected", f"epoch {s['selected_epoch']}, with {right} (95 %)"]]
     if s["test_accuracy"] is not None:
         rows += [
             ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],

@@ -3,9 +3,8 @@
 cleanlab      CSV with the columns of `CleanLearning.get_label_issues()`, which `CleanLearning.fit` takes as
               `label_issues`. Classes are numbers there, as they are in cleanlab; samples without a label, which it does
               not know, are left out.
-label-studio  JSON of pre-annotated tasks, for Import: images by their path, texts themselves, rows of a table as a text.
-              The labeling setup that goes with it names its `Choices` "label"
-              and its `Image` (or `Text`) "sample":
+label-studio  JSON of pre-annotated tasks, for Import: images by their path, texts and rows of a table as text. The
+              labeling setup that goes with it names its `Choices` "label" and its `Image` (or `Text`) "sample":
               <View><Image name="sample" value="$image"/><Choices name="label" toName="sample">…</Choices></View>
 fiftyone      labels.json of a `FiftyOneImageClassificationDataset`: images are known by their path within the data
               folder without its ending, or by their absolute path.

@@ -25,9 +25,10 @@ MOST_VALUES = 100  # of a category; rarer ones are all zeros, like a value that 
 class Table(Inputs):
     """Columns of numbers and of categories.
 
-    A column whose texts are too many for a category, and nearly all numbers, is one of numbers: the others are
-    mistyped, and each is an error of its row. A number becomes (value − mean) / deviation, and 0, the mean, where it is missing; where training rows have gaps a
-    further column says so. A category becomes a column for each of its values, all 0 for one never seen.
+    A number becomes (value − mean) / deviation, and 0, the mean, where it is missing; where training rows have gaps a
+    further column says so. A category becomes a column for each of its values, all 0 for one never seen. A column
+    that has too many different texts for a category and is nearly all numbers is one of numbers; what is no number
+    there is mistyped, and an error of its row.
     """
 
     kind = "table"

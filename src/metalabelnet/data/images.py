@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -66,11 +67,9 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
 def _in_bytes(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
     """Values of 16 bits in 8; of other wide modes by their size: fractions of 1, bytes, or 16 bits."""
     values = np.nan_to_num(values)
-    if mode.startswith("I;16") or values.max() > 255:
-        values = values / 257
-    elif mode == "F" and values.max() <= 1:
-        values = values * 255
-    return values.clip(0, 255).astype(np.uint8)
+    most = values.max()
+    factor = 1 / 257 if mode.startswith("I;16") or most > 255 else 255 if mode == "F" and most <= 1 else 1
+    return (values * factor).clip(0, 255).astype(np.uint8)
 
 
 def each(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -128,7 +127,8 @@ def _opened(path: Path) -> Iterator[Any]:
                 raise _too_large(f"{image.width}×{image.height}")
             yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise _too_large("too many") from error
+        count = re.search(r"\d+", str(error))
+        raise _too_large(f"{int(count.group()):,}" if count else "too many") from error
     except UnidentifiedImageError as error:
         raise InputError("is not an image") from error
 

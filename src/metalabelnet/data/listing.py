@@ -100,7 +100,7 @@ def other_files(folder: Path) -> Counter[str]:
 def _files(folder: Path) -> list[Path]:
     """All files below a folder, links to folders followed, none of which leads back to where it is."""
     found = []
-    above = {folder: (folder.resolve(),)}
+    above: dict[Path, tuple[Path, ...]] = {folder: (folder.resolve(),)}
     for place, folders, files in os.walk(folder, followlinks=True):
         way = above.pop(Path(place))
         real = {name: Path(place, name).resolve() for name in folders if not name.startswith(".")}
@@ -201,7 +201,8 @@ def id_column(names: Sequence[str]) -> str | None:
 
 def some(names: Sequence[str], most: int = 5) -> str:
     """A few of these names, and how many more there are."""
-    return ", ".join(name or "''" for name in names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name or "''" for name in names[:most]) + more
 
 
 def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:

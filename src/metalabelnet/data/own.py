@@ -80,9 +80,11 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
     if not learned_from:
         raise InputError(f"{path}: all rows are clean, which leaves none to train on; mark fewer")
-    items, ids = [all_of.items[k] for k in learned_from], [all_of.ids[k] for k in learned_from]
-    told = None if tell is None else functools.partial(tell, f"reading {path}")
-    inputs = _fit(items, ids, found, how, notes, None if tell is None else functools.partial(tell, f"looking at {path}"))
+    looking, reading = (
+        None if tell is None else functools.partial(tell, f"{what} {path}") for what in ("looking at", "reading")
+    )
+    items, names = ([part[k] for k in learned_from] for part in (all_of.items, all_of.ids))
+    inputs = _fit(items, names, found, how, notes, looking)
     x, kept, failed = fill(
         inputs,
         all_of.items,
@@ -90,7 +92,7 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         limit=_limit(how),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
-        tell=told,
+        tell=reading,
     )
     if failed:
         notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {listing.some(failed)}")
@@ -107,7 +109,8 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     if twins.any():
         examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
-        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {listing.some(examples)}")
+        alike = listing.some(examples)
+        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {alike}")
         part[twins & (found.kind != "table")] = LEFT_OUT
         if not (part == TRAIN).any():
             raise InputError(
@@ -305,4 +308,3 @@ def _limit(how: Reading) -> int:
         most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
         free.append(max(0, most - taken))
     return min(free) // 2
-

@@ -41,4 +41,3 @@ def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     rows = method.task.train
     p = at_temperature(logits_of(method, rows.x), files.temperature())
     return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())
-
