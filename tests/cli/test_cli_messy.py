@@ -287,3 +287,13 @@ def test_the_users_own_code_that_fails(capsys: Capture, here: Path) -> None:
         "wrong.py:x": f"SyntaxError at {here}/wrong.py:1",
     }.items():
         assert says in refused(["train", file, "--trusted", "ok", "--net", net, "--out", "run"], capsys)
+
+
+def test_a_column_that_is_named_is_not_guessed_to_be_something_else(capsys: Capture) -> None:
+    cells = [[f"{v:.3f}", f"{-v:.3f}", k % 7, y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
+    write_csv(Path("t.csv"), ["x", "y", "index", "kind", "ok"], cells)
+    said = train("t.csv", capsys, "--features", "x,y,index", "--label", "kind", "--trusted", "ok")
+    assert "t.csv: 3 features, label in 'kind'\n" in said
+    assert "2 classes" in said
+    assert call(["predict", "run", "t.csv", "-o", "out.csv"], capsys).code == 0
+    assert [row["id"] for row in read_csv(Path("out.csv"))[:9]] == list("012345678")

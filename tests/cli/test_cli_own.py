@@ -198,7 +198,8 @@ def test_texts_by_an_encoder(capsys: Capture, here: Path, monkeypatch: pytest.Mo
 
 def test_an_npz_is_predicted_too(capsys: Capture, here: Path) -> None:
     write_npz(here / "tiny.npz")
-    train("tiny.npz --meta 18", capsys)
+    said = train("tiny.npz --meta 18", capsys)
+    assert "62 samples of 3 classes, whose labels are taken to be right, 14 clean" in said
     rows = predict("tiny.npz", capsys)
     assert len(rows) == 80
     assert same_as_the_table(rows) == 62
@@ -278,6 +279,10 @@ def test_a_wrong_column_is_refused_with_the_nearest_name(capsys: Capture, here: 
         "--trusted checked --image width --text color": "give one of --image, --text, --features",
         "--trusted checked --label noise": "30 different labels in 30 rows are no classes",
         "--trusted checked --features id": "column 'id' has 205 different texts in 205 rows, too many for a category",
+        "--trusted checked --features width,color --label color": "the column 'color' is that of --label and no part",
+        "--trusted checked --features width,label": "which column is the label? name one of id, width, noise, color",
+        "--trusted checked --features width,checked": "the column 'checked' is that of --trusted and no part",
+        "--trusted checked --text color --label color": "the column 'color' is that of --label and no part",
         "--trusted checked --memory-limit -1": "memory-limit -1.0 is not a number of GiB",
         "--trusted checked --image-size 2": "image-size 2 is not from 4 to 1024",
         "--trusted checked --on-error stpo": "unknown way to treat errors 'stpo': did you mean 'stop'?",

@@ -661,14 +661,6 @@ def test_npz_labels_may_be_names(tmp_path: Path) -> None:
     assert named.train.given.tolist() == [0, -1, 3, 0]
 
 
-def test_npz_labels_that_nothing_speaks_against_are_said_to_be_taken_for_right(tmp_path: Path) -> None:
-    x = {"x_train": np.eye(4), "y_train": np.array([0, 1, 0, 1])}
-    (said,) = load(saved(tmp_path, **x)).notes
-    assert said.endswith("has no clean set (x_meta) and no true_train: y_train is taken to be right")
-    assert not load(saved(tmp_path, **x, true_train=x["y_train"])).notes
-    assert not load(saved(tmp_path, **x, x_meta=np.eye(4), y_meta=x["y_train"])).notes
-
-
 NAN = np.eye(4)
 NAN[2, 1] = np.nan
 HUGE = np.eye(4)

@@ -51,6 +51,8 @@ def _used(run: Run, problem: Problem) -> str:
     unlabeled = int((train.given < 0).sum())
     known = not math.isnan(problem.noise_rate)
     noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
+    if problem.noise_rate == 0 and run.noise == "none" and not run.own_data:
+        noise = ", whose labels are taken to be right"  # an .npz file without a clean set, or a benchmark as it is
     clean = f"{len(problem.clean)} clean to learn from"
     if problem.select is not problem.clean:
         clean += f" and {len(problem.select)} to select on"

@@ -147,16 +147,24 @@ def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, 
     for name in (asked.label, asked.id, asked.trusted, asked.truth, *asked.samples, *(features or ())):
         if name is not None:
             sheet.column(name, names, path)
-    label = asked.label if asked.label is not None else _named(names, LABEL_NAMES)
+    of_samples = (*asked.samples, *(features or ()))
+    others = [name for name in names if name not in of_samples]  # y may be a coordinate, if somebody says so
+    label = asked.label if asked.label is not None else _named(others, LABEL_NAMES)
     if label is None and needs_label:
         raise InputError(f"{path}: which column is the label? name one of {', '.join(names)} with --label")
     found = dataclasses.replace(
         asked,
         label=label,
-        id=asked.id if asked.id is not None else id_column(names),
-        truth=asked.truth if asked.truth is not None else _named(names, TRUTH_NAMES),
+        id=asked.id if asked.id is not None else id_column(others),
+        truth=asked.truth if asked.truth is not None else _named(others, TRUTH_NAMES),
     )
     taken = {found.label, found.id, found.trusted, found.truth}
+    for what in ("label", "truth", "trusted"):
+        if (name := getattr(found, what)) is not None and name in of_samples:
+            raise InputError(
+                f"{path}: the column {name!r} is that of --{what} and no part of a sample too; leave it out of the "
+                f"sample, or name another column with --{what}"
+            )
     if asked.samples:
         return found
     if features is not None:

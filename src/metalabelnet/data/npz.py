@@ -69,13 +69,11 @@ def read(
     true = labels.get("true_train", None if noisy or "x_meta" in samples else y)
     if "true_train" in labels and len(labels["true_train"]) != len(x):
         raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} in true_train")
-    taken = f"{path}: has no clean set (x_meta) and no true_train: y_train is taken to be right"
     return DataSet(
         name=name or path.stem,
         train=make_rows(x, y, true=true, classes=names, what=f"{path}, x_train"),
         test=_trusted("test", samples, labels, names, path),
         meta=_trusted("meta", samples, labels, names, path),
-        notes=(taken,) if true is y and "y_train" in labels and name is None else (),
     )
 
 

@@ -171,7 +171,7 @@ class Predictor:
             if found.kind != "image":
                 raise InputError(f"{source}: which column has the paths of images: {listing.some(names)}? give --image")
             columns = list(found.samples)
-        id_column = reader.id or listing.id_column(names)
+        id_column = reader.id or listing.id_column([name for name in names if name not in columns])
         wanted = [*columns, *([id_column] if id_column is not None else [])]
         for column in wanted:
             sheet.column(column, names, source)
