@@ -228,6 +228,17 @@ def test_what_is_refused() -> None:
     refused("is for images, and these are none", augment="crop")
 
 
+def test_numbers_beside_gaps_as_pandas_holds_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    data = blobs()
+    y = pandas.Series(data.y, dtype="Int64")
+    y[~data.trusted & (np.arange(len(y)) % 9 == 0)] = pandas.NA
+    clf = quick(epochs=3).fit(data.X, y, trusted=data.trusted)
+    same = quick(epochs=3).fit(data.X, y.fillna(-1).to_numpy(int), trusted=data.trusted)
+    assert clf.classes_.tolist() == [0, 1, 2]
+    assert np.array_equal(clf.labels_, same.labels_)
+
+
 def test_probabilities_are_calibrated_on_the_clean_samples() -> None:
     """MetaLabelNet's soft labels leave its network unsure of what it knows; 100 clean samples tell."""
     data = digits()

@@ -31,7 +31,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", "
 MOST_PIXELS = 89_478_485  # Pillow's own mark, 1/4 GiB of RGB: a file beyond it is a mistake or an attack
 GREY = ("1", "L", "LA", "I", "F")
 SIZES = (8, 16, 28, 32, 48, 64)  # to choose from; networks by name of other packages take 224
-OWN_NETS, THEIR_NETS = 64, 224
+THEIR_NETS = 224
 
 
 def is_image(path: PurePath) -> bool:

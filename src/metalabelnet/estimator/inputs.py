@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +99,8 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     if unlabeled.all():
         raise InputError("no sample has a label: some must have one")
     labels = y[~unlabeled]
+    if labels.dtype.kind == "O" and all(isinstance(value, Integral) for value in labels):
+        labels = np.array(labels.tolist())  # whole numbers beside gaps, as pandas holds them
     try:
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)

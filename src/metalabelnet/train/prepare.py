@@ -57,13 +57,19 @@ class Problem:
 
 
 def device_of(run: Run) -> torch.device:
-    """The device a run asks for; `auto` is the first CUDA card, if there is one."""
+    """The device a run asks for; `auto` is the first CUDA card, if there is one.
+
+    Of several cards the one that is named becomes the current one: steps are captured there, and what is captured on
+    another card than the one that works would replay nothing.
+    """
     name = ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
