@@ -124,7 +124,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def fit(self, X: ArrayLike, y: ArrayLike, trusted: ArrayLike | None = None) -> MetaLabelNetClassifier:
         """Train on samples and labels that may be wrong.
 
-        y        numbers, where −1 means unlabeled; or names, where an empty one or None does
+        y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one or None does
         trusted  a mask: the samples whose label was checked and is right, some of every class. A fifth of them, held
                  out, selects the epoch (where there is but one of a class, all of them do); the others are the clean
                  samples that the method learns from. They are not trained on as untrusted ones beside that, unless
