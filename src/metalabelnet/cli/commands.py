@@ -154,6 +154,8 @@ def labels(args: argparse.Namespace) -> None:
 
 def predict(args: argparse.Namespace) -> None:
     """Write what a run says about new samples, as they come."""
+    if args.output is not None and not args.output.parent.is_dir():
+        raise InputError(f"{args.output} cannot be written: there is no folder {args.output.parent}")
     reader = Reader(image=args.image, text=args.text, id=args.id, on_error=args.on_error)
     predictor = Predictor(args.run, net=args.net, device=args.device)
     console = Console()

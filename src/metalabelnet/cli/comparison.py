@@ -84,7 +84,8 @@ def show_summary(console: Console, files: RunFolder) -> None:
     labeled = s["samples"]["train"] - s["unlabeled"]
     count = s["samples"]["select"]
     low, high = wilson(s["meta_accuracy"], count)
-    right = f"{_percent(s['meta_accuracy'])} of {count} clean samples right, which stands for {low:.0f} to {high:.0f} %"
+    of = f"{_percent(s['meta_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
+    right = f"{of} right, which stands for {low:.0f} to {high:.0f} %"
     rows = [["selected", f"epoch {s['selected_epoch']}, with {right} (95 %)"]]
     if s["test_accuracy"] is not None:
         rows += [

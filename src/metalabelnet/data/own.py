@@ -70,10 +70,12 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     train, found = _list(path, how, notes)
     clean = checked.find(train, found, None if how.meta_file is None else Path(how.meta_file))
     if not clean and not any(train.truth):
+        columns_too = (
+            ", a column that marks checked rows with --trusted COL, or a column of right labels with --truth COL"
+        )
         raise InputError(
-            f"{path}: there is no clean set; name a file of checked labels with --meta FILE, a column that marks "
-            "checked rows with --trusted COL, or a column of right labels with --truth COL; the page of "
-            f"metalabelnet review {path} helps to build one"
+            f"{path}: there is no clean set; name a file of checked labels with --meta FILE"
+            f"{'' if path.is_dir() else columns_too}; the page of metalabelnet review {path} helps to build one"
         )
     test = None if how.test is None else _list_test(Path(how.test), how, found)
     all_of = _together(train, clean, test)
@@ -191,7 +193,10 @@ def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]
         return listing.from_folder(path), listing.Columns()
     if sum(name is not None for name in (how.image, how.text, how.features)) > 1:
         raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
-    features = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
+    named = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
+    features = None if named is None else list(dict.fromkeys(named))
+    if features == []:
+        raise InputError(f"--features {how.features!r} names no column; give some, separated by commas")
     asked_for = listing.Columns(
         kind="image" if how.image is not None else "text" if how.text is not None else "table",
         samples=tuple(name for name in (how.image, how.text) if name is not None),
