@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from metalabelnet.data.columns import Table
 from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
 from metalabelnet.data.kinds import Images, reason
+from metalabelnet.data.memory import GIB, MIB, room_for_samples
 from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
 from metalabelnet.data.texts import Texts
 from metalabelnet.errors import InputError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from metalabelnet.data.listing import Columns, Listing
 
 ON_ERROR = ("stop", "skip")
-GIB, MIB = 1 << 30, 1 << 20
 LOOKS = 1024  # headers of images between two words on how many there were
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
 Tell = Callable[[str, int, int], None]
@@ -56,6 +54,7 @@ class Reading:
     memory_limit: float | None = None
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
+    card: int | None = None  # bytes that are free on the card samples go to; None: they stay with the processor
     noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
@@ -91,7 +90,7 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         inputs,
         all_of.items,
         all_of.ids,
-        limit=_limit(how),
+        limit=room_for_samples(how.memory_limit, how.card),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
         tell=reading,
@@ -297,19 +296,3 @@ def _fit(
     hint = "" if how.image_size else " (--image-size to change)"
     notes.append(f"images become {shape[2]}×{shape[1]}, {color}{hint}")
     return Images(shape, found.samples[0] if found.samples else None)
-
-
-def _limit(how: Reading) -> int:
-    """Bytes that samples may take in memory: as given, else half of what is free (4 GiB where nobody can tell)."""
-    if how.memory_limit is not None:
-        return int(how.memory_limit * GIB)
-    free = [4 * GIB]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with contextlib.suppress(OSError, ValueError, StopIteration):  # Linux: what others hold for later counts as free
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = [1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])]
-    with contextlib.suppress(OSError, ValueError):  # a container's own limit
-        most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(max(0, most - taken))
-    return min(free) // 2
