@@ -191,6 +191,16 @@ def test_links_are_followed_and_other_files_are_counted(capsys: Capture, here: P
     assert "62 samples of 4 classes (5 unlabeled)" in said
 
 
+def test_parts_of_the_data_are_not_taken_for_classes(capsys: Capture, here: Path) -> None:
+    photos(here / "data" / "train")
+    photos(here / "data" / "val")
+    said = refused(["train", "data", "--meta", "checked.csv", "--out", "run"], capsys)
+    assert "data: train, val look like parts of the data, not like classes; give the one to train on as data" in said
+    photos(here / "kinds" / "test" / "deep")  # one class may well have such a name
+    photos(here / "kinds" / "bird" / "deep")
+    assert "checked.csv: there is no such file" in refused(["train", "kinds", "--meta", "checked.csv"], capsys)
+
+
 def test_a_path_that_leads_nowhere_is_shown_in_full(capsys: Capture, here: Path) -> None:
     photos(here / "photos")
     (here / "lists").mkdir()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NO_LABEL_FOLDER = "_unlabeled"
 NO_LABEL = ("", "-1")
+PARTS = {"train", "training", "val", "valid", "validation", "test"}  # folders that many data sets come in
 WHOLE = re.compile(r"[+-]?\d+(\.0+)?")
 LABEL_NAMES = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
 ID_NAMES = ("id", "index")
@@ -82,6 +83,12 @@ def from_folder(path: Path) -> Listing:
             )
         label = "" if inside.parts[0] == NO_LABEL_FOLDER else normal(inside.parts[0])
         listing.add(file, inside.as_posix(), label)
+    names = sorted({*listing.labels})
+    if {*names} <= PARTS and all(name.count("/") > 1 for name in listing.ids) and listing.items:
+        raise InputError(
+            f"{path}: {', '.join(names)} look like parts of the data, not like classes; give the one to train on as "
+            "data, and the one to measure on with --test"
+        )
     if not listing.items:
         raise InputError(f"{path}: has no images (*{', *'.join(images.SUFFIXES)}) in a subfolder per class")
     return listing
