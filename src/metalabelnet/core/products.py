@@ -25,13 +25,23 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 # Untyped in PyTorch.
 make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
 unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 
 Known = tuple[Tensor, ...]
+
+
+def load_forward_mode() -> None:
+    """Have PyTorch import what forward mode needs, which it does on first use, before there are activations.
+
+    What an import allocates stays. In the middle of a step it comes to lie between large tensors, and the memory on both
+    sides of it does not join again: a tenth more is resident from then on.
+    """
+    with forward_ad.dual_level():
+        make_dual(torch.zeros(1), torch.zeros(1))
 
 
 class Result(NamedTuple):
@@ -43,18 +53,28 @@ class Result(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of the first pass: how to recognise it, what is known of it, and whether that was overwritten since."""
+    """A call of the first pass: its function, the form of what went in, where its weights lie, and what is known of it.
+
+    The versions say whether that was overwritten since.
+    """
 
     func: Any
-    shapes: list[torch.Size]
+    shape: torch.Size
+    weights: set[int]
     known: Known
     versions: list[int]
+
+    def is_like(self, func: Any, tensors: Sequence[Tensor]) -> bool:
+        """Whether this is the same call, as far as one can tell without looking at numbers."""
+        weights = {tensor.data_ptr() for tensor in tensors}
+        return self.func is func and self.shape == tensors[0].shape and self.weights <= weights
 
 
 class Products(TorchFunctionMode):
     """What a pass computes: filled by the first pass under it, used up by a pass with tangents later.
 
-    A pass without tangents is left alone: its weights may be others.
+    A pass without tangents is left alone: its weights may be others. From where a pass does other things than the first,
+    or the same in another order, all is computed again.
     """
 
     def __init__(self) -> None:
@@ -68,22 +88,29 @@ class Products(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in RULES:
+        if func not in RULES or "input" in kwargs:
             return func(*args, **kwargs)
         tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
-        shapes = [tensor.shape for tensor in tensors]
         if not self.filled:
-            y, _, known = RULES[func](func, (), *args, **kwargs)
-            # Detached, so as not to keep the graph; an activation in place would still count the version up.
-            known = tuple(tensor.detach() for tensor in known)
-            self.calls.append(Call(func, shapes, known, _versions(known)))
-            return y
-        call = self.calls.popleft() if self.calls else None
+            return self._remember(func, tensors, RULES[func](func, (), *args, **kwargs))
+        known = self._recall(func, tensors)
         if all(unpack_dual(tensor).tangent is None for tensor in tensors):
             return func(*args, **kwargs)
-        same = call is not None and call[:2] == (func, shapes) and call.versions == _versions(call.known)
-        y, of_y, _ = RULES[func](func, call.known if same else (), *args, **kwargs)
+        y, of_y, _ = RULES[func](func, known, *args, **kwargs)
         return y if of_y is None else make_dual(y, of_y)
+
+    def _remember(self, func: Any, tensors: Sequence[Tensor], result: Result) -> Tensor:
+        known = tuple(tensor.detach() for tensor in result.known)  # with the version of the tensor, without its graph
+        weights = {tensor.data_ptr() for tensor in tensors if tensor.is_leaf and tensor.requires_grad}
+        self.calls.append(Call(func, tensors[0].shape, weights, known, _versions(known)))
+        return result.y
+
+    def _recall(self, func: Any, tensors: Sequence[Tensor]) -> Known:
+        call = self.calls.popleft() if self.calls else None
+        if call is None or not call.is_like(func, tensors):
+            self.calls.clear()
+            return ()
+        return call.known if call.versions == _versions(call.known) else ()
 
 
 def _versions(tensors: Known) -> list[int]:
