@@ -37,8 +37,8 @@ Known = tuple[Tensor, ...]
 def load_forward_mode() -> None:
     """Have PyTorch import what forward mode needs, which it does on first use, before there are activations.
 
-    What an import allocates stays. In the middle of a step it comes to lie between large tensors, and the memory on both
-    sides of it does not join again: a tenth more is resident from then on.
+    What an import allocates stays. In the middle of a step it comes to lie between large tensors, and the memory on
+    both sides of it does not join again: a tenth more is resident from then on.
     """
     with forward_ad.dual_level():
         make_dual(torch.zeros(1), torch.zeros(1))
@@ -73,8 +73,8 @@ class Call(NamedTuple):
 class Products(TorchFunctionMode):
     """What a pass computes: filled by the first pass under it, used up by a pass with tangents later.
 
-    A pass without tangents is left alone: its weights may be others. From where a pass does other things than the first,
-    or the same in another order, all is computed again.
+    A pass without tangents is left alone: its weights may be others. From where a pass does other things than the
+    first, or the same in another order, all is computed again.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,8 @@ class Products(TorchFunctionMode):
         return y if of_y is None else make_dual(y, of_y)
 
     def _remember(self, func: Any, tensors: Sequence[Tensor], result: Result) -> Tensor:
-        known = tuple(tensor.detach() for tensor in result.known)  # with the version of the tensor, without its graph
+        # A detached tensor has the version of the one it was, and does not keep its graph.
+        known = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in result.known)
         weights = {tensor.data_ptr() for tensor in tensors if tensor.is_leaf and tensor.requires_grad}
         self.calls.append(Call(func, tensors[0].shape, weights, known, _versions(known)))
         return result.y
@@ -139,7 +140,7 @@ def _relu(func: Any, known: Known, x: Tensor, *, inplace: bool = False) -> Resul
     return Result(y, None if of_x is None else torch.ops.aten.threshold_backward(of_x, y, 0), (y,))
 
 
-def _max_pool(func: Any, known: Known, x: Tensor, *window: Any, return_indices: bool = False, **named: Any) -> Result:
+def _max_pool(_: Any, known: Known, x: Tensor, *window: Any, **named: Any) -> Result:
     x, of_x = unpack_dual(x)
     y, which = known or functional.max_pool2d_with_indices(x, *window, **named)
     of_y = None if of_x is None else of_x.flatten(-2).gather(-1, which.flatten(-2)).view_as(which)
@@ -158,23 +159,33 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Result:
-    of_x, of_weight, of_bias = (None if dual is None else unpack_dual(dual).tangent for dual in (x, weight, bias))
-    first = of_x is None and of_weight is None and of_bias is None
-    # A batch of one is PyTorch's to refuse. On CUDA the first pass is cuDNN's, and its statistics are computed again.
-    ours = first and x.device.type == "cpu" and x.numel() > x.shape[1]
-    if not training or weight is None or bias is None or (of_x is None and not ours):
-        return Result(func(x, running_mean, running_var, weight, bias, training, momentum, eps))
-    normalise = torch.native_batch_norm
-    if first:
-        y, mean, invstd = normalise(x, weight, bias, running_mean, running_var, True, momentum, eps)  # noqa: FBT003
+    same = (running_mean, running_var, weight, bias, training, momentum, eps)
+    if not training or weight is None or bias is None:
+        return Result(func(x, *same))
+    (values, of_x), (w, of_w), (b, of_b) = unpack_dual(x), unpack_dual(weight), unpack_dual(bias)
+    if of_x is not None:
+        return _normalised((values, w, b), (of_x, of_w, of_b), known, eps)
+    # On CUDA it is cuDNN's, whose statistics are its own, and one number a channel is PyTorch's to refuse.
+    if of_w is None and of_b is None and x.device.type == "cpu" and x.numel() > x.shape[1]:
+        y, mean, invstd = torch.native_batch_norm(x, weight, bias, *same[:2], training, momentum, eps)
         return Result(y, None, (mean, invstd))
-    x, weight, bias = (unpack_dual(dual).primal for dual in (x, weight, bias))
+    return Result(func(x, *same))
+
+
+def _normalised(
+    values: tuple[Tensor, Tensor, Tensor],
+    tangents: tuple[Tensor, Tensor | None, Tensor | None],
+    known: Known,
+    eps: float,
+) -> Result:
+    """Batch normalisation of numbers that have tangents; weight and bias may have some."""
+    (x, weight, bias), (of_x, of_weight, of_bias) = values, tangents
+    normalise, backward = torch.native_batch_norm, torch.ops.aten.native_batch_norm_backward.default
     if known:
         mean, invstd = known
         y = normalise(x, weight, bias, mean, invstd.pow(-2), False, 0.0, 0.0)[0]  # noqa: FBT003
     else:
         y, mean, invstd = normalise(x, weight, bias, None, None, True, 0.0, eps)  # noqa: FBT003
-    backward = torch.ops.aten.native_batch_norm_backward.default
     tangent = backward(of_x, x, weight, None, None, mean, invstd, True, eps, [True, False, False])[0]  # noqa: FBT003
     if of_weight is not None:
         by_x = of_weight * invstd
