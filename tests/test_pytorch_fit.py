@@ -1,5 +1,6 @@
 """`metalabelnet.fit` on data sets of PyTorch."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import metalabelnet
 from metalabelnet import NoCleanSet
 from metalabelnet.errors import InputError
-from metalabelnet.train import RunFolder
+from metalabelnet.train import Progress, RunFolder
 from small import blobs
 
 QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "rate": 0.05, "rate_drops": (4,), "device": "cpu", "seed": 0}
@@ -130,6 +131,39 @@ class Steps(Dataset[Any]):
         return torch.zeros(1, 8, 8 + i // 2), i % 2
 
 
+class Endless(IterableDataset[Any]):
+    """Samples that come, and say how many there are, but not by number."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(pairs(4, 0))
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = pairs(24, 0), pairs(12, 1)
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 4 and progress.step == 0:
+            raise KeyboardInterrupt
+
+    whole = metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "whole", **QUICK)
+    # With a minute between any two looks at the clock there is a checkpoint after every step.
+    monkeypatch.setattr("metalabelnet.train.loop.time.monotonic", iter(range(0, 10**6, 60)).__next__)
+    with pytest.raises(KeyboardInterrupt):
+        metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "run", on_progress=stop, **QUICK)
+    with pytest.raises(InputError, match="holds a run already"):
+        metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "run", **QUICK)
+    steps: list[int] = []
+    again = metalabelnet.fit(
+        "small-cnn", *sets, folder=tmp_path / "run", resume=True, on_progress=lambda p: steps.append(p.epoch), **QUICK
+    )
+    assert min(steps) >= 3  # the others were not trained again
+    assert list(again.labels) == list(whole.labels)
+    assert again.summary["meta_accuracy"] == whole.summary["meta_accuracy"]
+
+
 def test_what_is_refused() -> None:
     refused("did you mean 'epochs'", epoch=3)
     refused("did you mean 'beta'", betta=3)
@@ -144,7 +178,11 @@ def test_what_is_refused() -> None:
     refused("item 0 is not a pair", [torch.zeros(1, 8, 8)])
     refused("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
     refused("there are no samples", [])
-    refused("has no length", iter([]))
+    for loader in (iter([]), DataLoader(pairs(24, 0), 8), Endless()):
+        refused(r"train_set is .*give a data set with len\(\) and items by number, not a loader", loader)
+    refused("net is torch.utils.data.dataset.TensorDataset: give a module, .* before the data sets", net=pairs(24, 0))
+    refused("unknown setting of a run or of metalabelnet 'label'", label="kind")
+    refused("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
     refused(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
     refused("the network cannot read", net=network(channels=2))
     refused("did you mean 'small-cnn'", net="smal-cnn")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from metalabelnet.data.arrays import class_names, collect
+from metalabelnet.data import Reading
+from metalabelnet.data.arrays import class_names, collect, kind_of
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from torch.utils.data import Dataset
 
-# What is said by the data sets themselves.
+# What is said by the data sets themselves, or is for data that is read from files.
 _NOT_SETTINGS = {"data", "data_dir", "noise", "noise_probs", "meta", "unlabeled", "limit"}
-_NOT_SETTINGS |= {"split", "net", "settings", "preset"}
+_NOT_SETTINGS |= {"split", "net", "settings", "preset"} | {f.name for f in dataclasses.fields(Reading)}
 
 
 def fit(
@@ -35,6 +36,7 @@ def fit(
     test: Dataset[Any] | None = None,
     *,
     folder: Path | str | None = None,
+    resume: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> Result:
@@ -46,6 +48,7 @@ def fit(
     unlabeled    samples, or tuples that begin with one, whose label is not looked at
     test         pairs with right labels, which decide nothing: they are only measured
     folder       where to leave a run folder
+    resume       go on with the run in that folder, which was stopped; the data must be the same
     on_progress  told about every step and every epoch
     settings     fields of a run (`method`, `epochs`, `warmup`, `batch_size`, `rate`, `augment`, `seed`, `device`, …)
                  and the method's own (`beta`, …), by name; warm-up and rate drops follow the epochs, unless given
@@ -58,6 +61,10 @@ def fit(
     The result's `model` is the trained module in eval mode, `labels` a table with a row for each item of the training
     set followed by the unlabeled ones, `history` a line an epoch, `summary` the numbers of the selected epoch.
     """
+    if not isinstance(net, nn.Module | str):
+        raise InputError(
+            f"net is {kind_of(net)}: give a module, the name of a network, or 'auto', before the data sets"
+        )
     run = _run(settings, net)
     sets = {"train_set": train_set, "meta_set": meta_set, "unlabeled": unlabeled, "test": test}
     parts = {
@@ -86,7 +93,7 @@ def fit(
     own = net if isinstance(net, nn.Module) else None
     if own is not None:
         check_net(own, settled)
-    return train(settled.run, net=own, problem=settled.problem, folder=folder, on_progress=on_progress)
+    return train(settled.run, net=own, problem=settled.problem, folder=folder, resume=resume, on_progress=on_progress)
 
 
 def _run(settings: dict[str, Any], net: nn.Module | str) -> Run:

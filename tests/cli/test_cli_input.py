@@ -133,7 +133,10 @@ WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "a label out of range": ({"y_train": np.where(Y == 2, 7, Y)}, "row 2 has label 7; labels are 0 to 2"),
     "a negative label": ({"y_train": Y - 2}, "row 0 is -2"),
     "a label that is no whole number": ({"y_train": Y + 0.5}, "row 0 is 0.5; a label is a whole number"),
-    "labels that are names": ({"y_train": np.array(["a"] * 80)}, "a label is a whole number"),
+    "labels that are names in one part": (
+        {"y_train": np.array(["a"] * 80)},
+        "but other labels are names; give numbers or names in all",
+    ),
     "too few labels": ({"y_train": Y[:79]}, "80 samples but 79 labels"),
     "a value that is NaN": ({"x_train": WITH_NAN}, "row 10 has a value that is NaN or infinite"),
     "a value that is infinite": ({"x_test": np.full((30, 4), np.inf)}, "row 0 has a value that is NaN or infinite"),

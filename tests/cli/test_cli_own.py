@@ -145,7 +145,9 @@ def test_a_table_with_gaps_and_new_categories_is_predicted(capsys: Capture, here
     write_csv(here / "table.csv", TABLE, table_rows(60))
     train("table.csv --trusted checked", capsys)
     write_csv(here / "new.csv", ["color", "noise", "width"], [["green", "0", "14"], ["", "", ""], ["red", "1", "x"]])
-    assert "2 has 'x' in the column 'width' of numbers" in refused(["predict", "run", "new.csv"], capsys)
+    assert "sample 2 has 'x' in the column 'width' of numbers" in refused(["predict", "run", "new.csv"], capsys)
+    nowhere = refused(["predict", "run", "new.csv", "-o", "no/where.csv"], capsys)
+    assert "no/where.csv cannot be written: there is no folder no" in nowhere
     rows = predict("new.csv", capsys, "--on-error", "skip")
     assert [row["id"] for row in rows] == ["0", "1"]
     write_csv(here / "less.csv", ["color", "nose", "width"], [["green", "0", "14"]])
@@ -160,7 +162,7 @@ def test_a_table_without_end_is_predicted_as_it_comes(
     write_csv(here / "new.csv", ["width", "noise", "color"], [["10", "0", "red"], ["14", "0", "blue"]])
     known = list(sheet.rows(here / "new.csv", ["width", "noise", "color"]))
     monkeypatch.setattr(sheet, "rows", lambda _path, _columns: itertools.cycle(known))
-    predicted = Predictor(here / "run").rows(Path("new.csv"), Reader())
+    predicted = Predictor(here / "run").rows([Path("new.csv")], Reader())
     assert [row[0] for row in itertools.islice(predicted, 5000)] == [str(k) for k in range(5000)]
 
 
@@ -198,7 +200,8 @@ def test_texts_by_an_encoder(capsys: Capture, here: Path, monkeypatch: pytest.Mo
 
 def test_an_npz_is_predicted_too(capsys: Capture, here: Path) -> None:
     write_npz(here / "tiny.npz")
-    train("tiny.npz --meta 18", capsys)
+    said = train("tiny.npz --meta 18", capsys)
+    assert "62 samples of 3 classes, whose labels are taken to be right, 14 clean" in said
     rows = predict("tiny.npz", capsys)
     assert len(rows) == 80
     assert same_as_the_table(rows) == 62
@@ -262,7 +265,8 @@ def test_a_clean_set_that_will_not_do(capsys: Capture, here: Path) -> None:
     assert "rare/1.png has no label" in said
     said = wrong_clean_set(here, [truth[10], [truth[10][0], "rare"]], capsys)
     assert "is there twice, as" in said
-    assert "there is no clean set; name a file" in refused(["train", "photos", "--out", "run"], capsys)
+    said = refused(["train", "photos", "--out", "run"], capsys)
+    assert "there is no clean set; name a file of checked labels with --meta FILE; the page of metalabelnet" in said
     assert not (here / "run").exists()
 
 
@@ -278,6 +282,11 @@ def test_a_wrong_column_is_refused_with_the_nearest_name(capsys: Capture, here: 
         "--trusted checked --image width --text color": "give one of --image, --text, --features",
         "--trusted checked --label noise": "30 different labels in 30 rows are no classes",
         "--trusted checked --features id": "column 'id' has 205 different texts in 205 rows, too many for a category",
+        "--trusted checked --features ,": "--features ',' names no column; give some, separated by commas",
+        "--trusted checked --features width,color --label color": "the column 'color' is that of --label and no part",
+        "--trusted checked --features width,label": "which column is the label? name one of id, width, noise, color",
+        "--trusted checked --features width,checked": "the column 'checked' is that of --trusted and no part",
+        "--trusted checked --text color --label color": "the column 'color' is that of --label and no part",
         "--trusted checked --memory-limit -1": "memory-limit -1.0 is not a number of GiB",
         "--trusted checked --image-size 2": "image-size 2 is not from 4 to 1024",
         "--trusted checked --on-error stpo": "unknown way to treat errors 'stpo': did you mean 'stop'?",

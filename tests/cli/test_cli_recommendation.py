@@ -50,7 +50,7 @@ def test_one_seed_leaves_what_the_number_of_samples_says() -> None:
 
 def test_without_a_test_set_the_clean_samples_are_all_there_is() -> None:
     said = recommend(summaries(test=0, a=[90.0, 85.0], b=[80.0, 70.0]), 40)
-    assert "held-out clean samples, on which the epoch was selected too" in said
+    assert "held-out clean samples right, on which the epoch was selected too" in said
     assert "20 clean samples (less than one a class)" in said
     assert said.endswith("and no more is known.")
 

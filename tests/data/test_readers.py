@@ -645,6 +645,22 @@ def test_npz_counts_classes_over_all_parts(key: str, tmp_path: Path) -> None:
     assert load(path).classes == tuple("0123456")
 
 
+def test_npz_labels_may_be_names(tmp_path: Path) -> None:
+    parts = {f"x_{part}": np.eye(4) for part in ("train", "meta")}
+    labels = {
+        "y_train": np.array(["dog", "", "Kätzchen", "dog"]),
+        "y_meta": np.array(["ant", "dog", "dog", "Kätzchen"]),
+    }
+    data = load(saved(tmp_path, **parts, **labels))
+    assert data.classes == ("Kätzchen", "ant", "dog")
+    assert data.train.given.tolist() == [2, -1, 0, 2]
+    assert data.meta is not None
+    assert data.meta.true.tolist() == [1, 2, 2, 0]
+    named = load(saved(tmp_path, **parts, **labels, classes=np.array(["dog", "eel", "ant", "Kätzchen"])))
+    assert named.classes == ("dog", "eel", "ant", "Kätzchen")
+    assert named.train.given.tolist() == [0, -1, 3, 0]
+
+
 NAN = np.eye(4)
 NAN[2, 1] = np.nan
 HUGE = np.eye(4)
@@ -656,7 +672,11 @@ HUGE[3, 1] = 1e300
     [
         pytest.param({"y_train": [0, 1, 0.5, 1.5]}, "y_train: row 2 is 0.5; a label is a whole", id="half"),
         pytest.param({"y_train": [0, 1, 1, np.nan]}, "y_train: row 3 is nan", id="nan label"),
-        pytest.param({"y_train": ["cat", "b", "c", "d"]}, "y_train: row 0 is 'cat'", id="names"),
+        pytest.param(
+            {"y_train": [*"abab"], "true_train": Y}, "true_train has int64, but other labels", id="some names"
+        ),
+        pytest.param({"y_train": [*"abca"], "classes": [*"ab"]}, "unknown class 'c'.* there is a, b", id="other names"),
+        pytest.param({"y_train": [["a"], ["b"], ["a"], ["b"]]}, r"shape \(N,\), not \(4, 1\)", id="names in a column"),
         pytest.param({"y_train": [0, 1, -2, 0]}, "y_train: row 2 is -2;.*or -1 for unlabeled", id="negative"),
         pytest.param({"y_train": [0, 1, 10**9, 0]}, "y_train: row 2 is 1000000000", id="absurd"),
         pytest.param({"y_train": np.array([0, 2**64 - 1, 0, 1], np.uint64)}, "row 1 is 1844674407", id="wraps"),

@@ -12,6 +12,7 @@ from torch import nn
 
 from metalabelnet import MetaLabelNetClassifier, NoCleanSet
 from metalabelnet.errors import InputError
+from metalabelnet.train.evaluate import calibration_error
 
 
 def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifier:
@@ -225,3 +226,32 @@ def test_what_is_refused() -> None:
     refused("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
     refused("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
     refused("is for images, and these are none", augment="crop")
+
+
+def test_numbers_beside_gaps() -> None:
+    """As pandas holds whole numbers with missing ones, in numpy with NaN or None."""
+    pandas = pytest.importorskip("pandas")
+    data = blobs()
+    gaps = ~data.trusted & (np.arange(len(data.y)) % 9 == 0)
+    series = pandas.Series(data.y, dtype="Int64")
+    series[gaps] = pandas.NA
+    marked = np.where(gaps, -1, data.y)
+    ways = (marked, series, np.where(gaps, np.nan, data.y), np.where(gaps, None, data.y))
+    first, *others = (quick(epochs=3).fit(data.X, y, trusted=data.trusted) for y in ways)
+    for other in others:
+        assert other.classes_.tolist() == [0, 1, 2]
+        assert np.array_equal(other.labels_, first.labels_)
+        assert np.array_equal(other.suspects_, first.suspects_)
+
+
+def test_probabilities_are_calibrated_on_the_clean_samples() -> None:
+    """MetaLabelNet's soft labels leave its network unsure of what it knows; 100 clean samples tell."""
+    data = digits()
+    clf = quick(epochs=8).fit(data.X, data.y, trusted=data.trusted)
+    assert clf.temperature_ == clf.summary_["temperature"] != 1
+    said, true = torch.tensor(clf.predict_proba(data.X_test)), torch.tensor(data.y_test)
+    raw = (said.log() * clf.temperature_).softmax(1)
+    assert calibration_error(said, true) < 0.8 * calibration_error(raw, true)
+    assert np.array_equal(clf.predict(data.X_test), clf.classes_[raw.argmax(1)])
+    with pytest.warns(NoCleanSet):
+        assert quick(epochs=2).fit(data.X, data.y).temperature_ == 1

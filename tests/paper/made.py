@@ -9,7 +9,7 @@ from metalabelnet.paper.results import Results, make_line
 from metalabelnet.train.settings import make_settings
 
 ABOUT = {
-    "run": {"dtype": "bf16", "engine": "auto"},
+    "run": {"dtype": "bf16", "engine": "auto", "looks": 0},
     "versions": {"metalabelnet": "0.1.0", "torch": "2.11.0+cu130", "device": "NVIDIA H200"},
     "commit": "0123456789ab",
 }

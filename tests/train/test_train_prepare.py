@@ -238,3 +238,13 @@ def test_probabilities_of_another_shape_are_refused(data: Path, tmp_path: Path) 
         prepare(run)
     with pytest.raises(InputError, match="there is no file"):
         prepare(dataclasses.replace(run, noise_probs=str(tmp_path / "q.npy")))
+
+
+def test_a_card_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are captured on the current card: on another one than the run's they would replay nothing."""
+    current: list[torch.device] = []
+    monkeypatch.setattr("torch.zeros", lambda *_, **__: torch.tensor(0.0))
+    monkeypatch.setattr("torch.cuda.set_device", current.append)
+    for name in ("cpu", "cuda", "cuda:1"):
+        assert device_of(Run(device=name)) == torch.device(name)
+    assert current == [torch.device("cuda:1")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet import train as training
-from metalabelnet.cli import comparison
+from metalabelnet.cli import comparison, shown
 from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from metalabelnet.cli.console import Bars
     from metalabelnet.train import Progress, Run
 
 
@@ -96,6 +97,7 @@ def compare(args: argparse.Namespace) -> None:
     console = Console()
     console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
     with interruptible() as stop, console.progress(total=len(jobs)) as progress:
+        _announce(console, jobs, workers, progress, resume=args.resume)
         outcomes = train_all(
             jobs,
             resume=args.resume,
@@ -104,6 +106,23 @@ def compare(args: argparse.Namespace) -> None:
             stop=stop,
         )
     comparison.show(console, out, jobs, outcomes)
+
+
+def _announce(console: Console, jobs: list[Job], workers: int, progress: Bars, *, resume: bool) -> None:
+    """What the reader of the data has to say and what the runs will use and take, before the first one starts.
+
+    With noise by a probe nothing is said: making it takes as long as a short run, and each run makes its own.
+    """
+    for job in jobs:
+        RunFolder(job.folder).check(job.run, resume=resume)
+    left = [job for job in jobs if not RunFolder(job.folder).finished]
+    run = jobs[0].run
+    if not left or (run.noise.startswith("feature") and not run.noise_probs):
+        return
+    problem = prepare(left[0].run, progress.download, progress.samples)
+    for note in problem.notes:
+        console.say(note)
+    console.say(comparison.describe_all(left, problem, workers))
 
 
 def labels(args: argparse.Namespace) -> None:
@@ -118,6 +137,11 @@ def labels(args: argparse.Namespace) -> None:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
     rows = read_table(text)
     chosen = choose(rows, suspects=args.suspects, top=args.top)
+    if args.format == "label-studio" and args.data is None:
+        samples, why = shown.of_rows(args.run, chosen)
+        if why:
+            Console().say(f"tasks hold ids alone. {why}")
+        chosen = [{**row, "sample": samples.get(int(row["index"]), "")} for row in chosen]
     if chosen is not rows or args.format != "csv":
         text = FORMATS[args.format](chosen, list(rows[0]), files.about()["classes"])
     if args.output is None:
@@ -130,10 +154,13 @@ def labels(args: argparse.Namespace) -> None:
 
 def predict(args: argparse.Namespace) -> None:
     """Write what a run says about new samples, as they come."""
+    if args.output is not None and not args.output.parent.is_dir():
+        raise InputError(f"{args.output} cannot be written: there is no folder {args.output.parent}")
     reader = Reader(image=args.image, text=args.text, id=args.id, on_error=args.on_error)
     predictor = Predictor(args.run, net=args.net, device=args.device)
     console = Console()
     failures: list[str] = []
+    what = args.input[0] if len(args.input) == 1 else f"{len(args.input)} inputs"
     with ExitStack() as opened:
         bars = opened.enter_context(console.progress())
         beside = None if args.output is None else args.output.with_name(f".{args.output.name}.tmp")
@@ -144,7 +171,7 @@ def predict(args: argparse.Namespace) -> None:
         count = 0
 
         def tell(done: int, total: int) -> None:
-            bars.samples(f"predicting {args.input}", done, total)
+            bars.samples(f"predicting {what}", done, total)
 
         for row in predictor.rows(args.input, reader, tell, failures.append):
             writer.writerows(

@@ -11,10 +11,10 @@ import torch
 
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
-from metalabelnet.cli.recommendation import recommend
+from metalabelnet.cli.recommendation import recommend, wilson
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, RunFolder
-from metalabelnet.train.estimate import estimate
+from metalabelnet.train.estimate import Estimate, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,23 +30,38 @@ UNEVEN = 5
 
 def describe(run: Run, problem: Problem) -> str:
     """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
+    recorded = ", steps recorded and replayed" if run.records(problem.train.x.device) else ""
+    used = _used(run, problem) + recorded
+    return f"{run.method} on {run.data}: {used}; {estimate(run, problem)}{_uneven(problem)}"
+
+
+def describe_all(jobs: Sequence[Job], problem: Problem, workers: int) -> str:
+    """The same for several runs, of which so many go on at a time; the problem is the first one's."""
+    of_method = {job.run.method: estimate(job.run, problem) for job in jobs}
+    each = [of_method[job.run.method] for job in jobs]
+    workers = min(workers, len(jobs))
+    seconds = max(sum(one.seconds for one in each) / workers, max(one.seconds for one in each))
+    whole = Estimate(seconds=seconds, bytes=workers * max(one.bytes for one in each))
+    return f"{_used(jobs[0].run, problem)}; {whole} in all{_uneven(problem)}"
+
+
+def _used(run: Run, problem: Problem) -> str:
+    """Samples, classes, clean and unlabeled ones, network and device."""
     train = problem.train
     unlabeled = int((train.given < 0).sum())
     known = not math.isnan(problem.noise_rate)
     noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
-    net = problem.net_name(run)
+    if problem.noise_rate == 0 and run.noise == "none" and not run.own_data:
+        noise = ", whose labels are taken to be right"  # an .npz file without a clean set, or a benchmark as it is
     clean = f"{len(problem.clean)} clean to learn from"
     if problem.select is not problem.clean:
         clean += f" and {len(problem.select)} to select on"
     return (
-        f"{run.method} on {run.data}: {len(train)} samples of {len(train.classes)} classes"
+        f"{len(train)} samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
         + f"{noise}, {clean}"
         + (f", {len(problem.test)} to test" if len(problem.test) else "")
-        + f"; {net} on {train.x.device}"
-        + (", steps recorded and replayed" if run.records(train.x.device) else "")
-        + f"; {estimate(run, problem)}"
-        + _uneven(problem)
+        + f"; {problem.net_name(run)} on {train.x.device}"
     )
 
 
@@ -67,9 +82,11 @@ def show_summary(console: Console, files: RunFolder) -> None:
     """The result of one run, and where it is."""
     s = files.summary()
     labeled = s["samples"]["train"] - s["unlabeled"]
-    rows = [
-        ["selected", f"epoch {s['selected_epoch']}, with {_percent(s['meta_accuracy'])} of the clean samples right"]
-    ]
+    count = s["samples"]["select"]
+    low, high = wilson(s["meta_accuracy"], count)
+    of = f"{_percent(s['meta_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
+    right = f"{of} right, which stands for {low:.0f} to {high:.0f} %"
+    rows = [["selected", f"epoch {s['selected_epoch']}, with {right} (95 %)"]]
     if s["test_accuracy"] is not None:
         rows += [
             ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],

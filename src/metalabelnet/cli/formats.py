@@ -3,8 +3,8 @@
 cleanlab      CSV with the columns of `CleanLearning.get_label_issues()`, which `CleanLearning.fit` takes as
               `label_issues`. Classes are numbers there, as they are in cleanlab; samples without a label, which it does
               not know, are left out.
-label-studio  JSON of pre-annotated tasks, for Import. The labeling setup that goes with it names its `Choices` "label"
-              and its `Image` (or `Text`) "sample":
+label-studio  JSON of pre-annotated tasks, for Import: images by their path, texts and rows of a table as text. The
+              labeling setup that goes with it names its `Choices` "label" and its `Image` (or `Text`) "sample":
               <View><Image name="sample" value="$image"/><Choices name="label" toName="sample">…</Choices></View>
 fiftyone      labels.json of a `FiftyOneImageClassificationDataset`: images are known by their path within the data
               folder without its ending, or by their absolute path.
@@ -18,14 +18,13 @@ import json
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.data.images import is_image
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Row = dict[str, str]
-
-IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 
 def read_table(text: str) -> list[Row]:
@@ -79,7 +78,7 @@ def to_label_studio(rows: list[Row], _columns: Sequence[str], _classes: Sequence
 
 
 def _task(row: Row) -> dict[str, Any]:
-    kind = "image" if PurePath(row["id"]).suffix.lower() in IMAGES else "text"
+    kind = "text" if row.get("sample") or not is_image(PurePath(row["id"])) else "image"
     choice = {
         "id": f"label-{row['index']}",
         "from_name": "label",
@@ -88,7 +87,7 @@ def _task(row: Row) -> dict[str, Any]:
         "value": {"choices": [row["label"]]},
     }
     return {
-        "data": {kind: row["id"], "index": int(row["index"]), **_about(row)},
+        "data": {kind: row.get("sample") or row["id"], "id": row["id"], "index": int(row["index"]), **_about(row)},
         "predictions": [{"model_version": "metalabelnet", "score": float(row["confidence"]), "result": [choice]}],
     }
 
@@ -118,8 +117,7 @@ def _about(row: Row) -> dict[str, Any]:
 
 def _uuid(name: str) -> str:
     path = PurePath(name)
-    is_image = path.suffix.lower() in IMAGES
-    return path.with_suffix("").as_posix() if is_image and not path.is_absolute() else name
+    return path.with_suffix("").as_posix() if is_image(path) and not path.is_absolute() else name
 
 
 def _csv(columns: Sequence[str], rows: Any) -> str:

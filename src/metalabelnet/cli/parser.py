@@ -43,7 +43,7 @@ LABELS = """examples:
 """
 PREDICT = """examples:
   metalabelnet predict runs/mine new_photos/ -o predictions.csv
-  metalabelnet predict runs/mine one.jpg
+  metalabelnet predict runs/mine one.jpg another.jpg
   metalabelnet predict runs/mine new.csv -o predictions.csv --on-error skip
 """
 EXPORT = """examples:
@@ -129,7 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
     predict = command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz", PREDICT)
     predict.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     predict.add_argument(
-        "input", type=Path, metavar="INPUT", help="an image, a folder of images, a table, an .npz file"
+        "input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file"
     )
     predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     predict.add_argument("--image", metavar="COL", help="column of image paths (default: as in training)")

@@ -32,9 +32,9 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
     order = sorted(means, key=lambda method: -means[method])
     best = order[0]
     level = [method for method in order[1:] if means[method] == means[best]]
-    what = "test samples" if measured else "held-out clean samples, on which the epoch was selected too"
+    what = "test samples right" if measured else "held-out clean samples right, on which the epoch was selected too"
     were = f"{_list([best, *level])} were level and best" if level else f"{best} was best"
-    sentences = [f"{were} here, with {means[best]:.2f} % of the {what} right"]
+    sentences = [f"{were} here, with {means[best]:.2f} % of the {what}"]
     others = [method for method in order[1:] if method not in level]
     if others:
         sentences.append(_against(best, others, values, samples[part]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from metalabelnet.data.npz import CHANNELS
 from metalabelnet.data.rows import UNLABELED
@@ -56,7 +57,7 @@ def collect(items: Any, what: str, *, labeled: bool = True) -> tuple[Tensor, Ten
         item = items[i]
         pair = isinstance(item, tuple | list)
         if labeled and not (pair and len(item) >= 2):
-            raise InputError(f"{what}: item {i} is not a pair (sample, label) but {_kind(item)}")
+            raise InputError(f"{what}: item {i} is not a pair (sample, label) but {kind_of(item)}")
         samples.append(_sample(item[0] if pair else item, f"{what}: item {i}"))
         labels.append(_label(item[1], f"{what}: item {i}") if labeled else UNLABELED)
         if samples[i].shape != samples[0].shape or samples[i].dtype != samples[0].dtype:
@@ -81,12 +82,10 @@ def class_names(sets: Sequence[Any], labels: Sequence[Tensor]) -> tuple[str, ...
 
 
 def _length(items: Any, what: str) -> int:
-    try:
-        return len(items)
-    except TypeError:
-        raise InputError(
-            f"{what}: {_kind(items)} has no length; give a data set with len() and items by number"
-        ) from None
+    by_number = hasattr(items, "__len__") and hasattr(items, "__getitem__") and not isinstance(items, IterableDataset)
+    if not by_number:
+        raise InputError(f"{what} is {kind_of(items)}; give a data set with len() and items by number, not a loader")
+    return len(items)
 
 
 def _sample(sample: Any, what: str) -> Tensor:
@@ -96,7 +95,7 @@ def _sample(sample: Any, what: str) -> Tensor:
         array = np.asarray(sample)
         if array.dtype.kind not in "biuf":
             raise InputError(
-                f"{what} is {_kind(sample)}, not numbers: give the data set a transform that makes tensors"
+                f"{what} is {kind_of(sample)}, not numbers: give the data set a transform that makes tensors"
             )
         if not isinstance(sample, np.ndarray) and array.dtype == np.uint8 and array.ndim in (2, 3):
             array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)  # as PIL gives them
@@ -119,5 +118,6 @@ def _label(label: Any, what: str) -> int:
     return number
 
 
-def _kind(thing: Any) -> str:
+def kind_of(thing: Any) -> str:
+    """The name of its class, for a sentence."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")

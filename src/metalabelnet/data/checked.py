@@ -100,9 +100,9 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     has_id = found.id if found.id in names else None  # here the samples themselves stand in the file
     rows = listing.from_sheet(file, listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id))
     _check_labels(file, rows)
-    here = {name: k for k, name in enumerate(data.ids)} if has_id is not None else {}
+    here = _by_id(data, file) if has_id is not None else {}
     return [
-        Clean(id=name, label=y, item=item, position=here.get(name))
+        Clean(id=name, label=y, item=item, position=here.get(listing.normal(name)))
         for name, y, item in zip(rows.ids, rows.labels, rows.items, strict=True)
     ]
 
@@ -127,10 +127,7 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
 def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
     """The samples of the data that the ids mean; for images also files beside the data."""
     _check_labels(file, rows)
-    by_id = {listing.normal(name): k for k, name in enumerate(data.ids)}
-    if len(by_id) < len(data.ids):
-        twice = next(name for k, name in enumerate(data.ids) if by_id[listing.normal(name)] != k)
-        raise InputError(f"{data.source}: two samples have the id {twice!r}, so that {file} cannot say which it means")
+    by_id = _by_id(data, file)
     by_path = _places(data) if data.kind == "image" else {}
     clean = []
     for name, label in zip(rows.ids, rows.labels, strict=True):
@@ -143,6 +140,18 @@ def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
             raise InputError(f"{file}: {_no_sample(name, by_id, data.source)}")
         clean.append(Clean(id=name, label=label, position=position, item=item))
     return clean
+
+
+def _by_id(data: Listing, file: Path) -> dict[str, int]:
+    """The place of each sample by its name, which no other may have."""
+    by_id = {listing.normal(name): k for k, name in enumerate(data.ids)}
+    if len(by_id) < len(data.ids):
+        twice = next(name for k, name in enumerate(data.ids) if by_id[listing.normal(name)] != k)
+        raise InputError(
+            f"{data.source}: two samples have the id {twice!r}, so that {file} cannot say which it means; name a "
+            "column of different ones with --id"
+        )
+    return by_id
 
 
 def _no_sample(name: str, known: Iterable[str], source: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.inputs import Inputs
+from metalabelnet.data.numbers import PLAIN, form_of, number
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Table(Inputs):
     """Columns of numbers and of categories.
 
     A number becomes (value − mean) / deviation, and 0, the mean, where it is missing; where training rows have gaps a
-    further column says so. A category becomes a column for each of its values, all 0 for one never seen.
+    further column says so. A category becomes a column for each of its values, all 0 for one never seen. A column
+    that has too many different texts for a category and is nearly all numbers is one of numbers; what is no number
+    there is mistyped, and an error of its row.
     """
 
     kind = "table"
@@ -71,45 +74,45 @@ def is_missing(cell: str) -> bool:
 def is_name(cells: Sequence[str]) -> bool:
     """Whether a column holds names or texts, a different one in most rows, from which nothing can be learned."""
     said = [cell for cell in cells if not is_missing(cell)]
-    return len(set(said)) > max(FEW, len(said) / 2) and any(_number(cell) is None for cell in said)
+    return _too_many(said) and form_of(said, strict=False) is None
+
+
+def _too_many(said: Sequence[str]) -> bool:
+    """Whether these are too many different texts for a category."""
+    return len(set(said)) > max(FEW, len(said) / 2)
 
 
 def _fit(name: str, cells: Sequence[str]) -> dict[str, Any]:
     said = [cell for cell in cells if not is_missing(cell)]
-    numbers = [_number(cell) for cell in said]
     if not said:
         raise InputError(f"column {name!r} is empty in all training rows; leave it out with --features")
-    if None in numbers:
-        if is_name(cells):
+    form = form_of(said, strict=not _too_many(said))
+    if form is None:
+        if _too_many(said):
             raise InputError(
                 f"column {name!r} has {len(set(said))} different texts in {len(said)} rows, too many for a category; "
                 f"leave it out with --features, or read it with --text {name}"
             )
         common = Counter(said).most_common(MOST_VALUES)
         return {"name": name, "values": sorted(value for value, _ in common)}
-    values = torch.tensor(numbers, dtype=torch.float64)
+    found = [value for cell in said if (value := number(cell, form)) is not None]
+    values = torch.tensor(found, dtype=torch.float64)
     if not torch.isfinite(values).all():
         raise InputError(f"column {name!r} has an infinite value; fill it in or leave the column out with --features")
     mean, deviation = float(values.mean()), float(values.std(correction=0))
-    return {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(said) < len(cells)}
+    part = {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(said) < len(cells)}
+    return part if form == PLAIN else part | {"form": form}
 
 
 def _encode(part: dict[str, Any], cell: str) -> list[float]:
     missing = is_missing(cell)
     if "values" in part:
         return [float(not missing and cell == value) for value in part["values"]]
-    number = part["mean"] if missing else _number(cell)
-    if number is None or not math.isfinite(number):
+    value = part["mean"] if missing else number(cell, part.get("form", PLAIN))
+    if value is None or not math.isfinite(value):
         raise InputError(f"has {cell[:40]!r} in the column {part['name']!r} of numbers")
-    return [(number - part["mean"]) / part["deviation"], *([float(missing)] if part["gaps"] else [])]
+    return [(value - part["mean"]) / part["deviation"], *([float(missing)] if part["gaps"] else [])]
 
 
 def _width(part: dict[str, Any]) -> int:
     return len(part["values"]) if "values" in part else 1 + bool(part["gaps"])
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return {"true": 1.0, "false": 0.0}.get(cell.strip().lower())

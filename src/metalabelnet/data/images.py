@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -21,18 +22,19 @@ from metalabelnet.errors import InputError, missing_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from pathlib import Path, PurePath
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 MOST_PIXELS = 89_478_485  # Pillow's own mark, 1/4 GiB of RGB: a file beyond it is a mistake or an attack
-GREY = ("1", "L", "LA", "I", "I;16", "F")
+GREY = ("1", "L", "LA", "I", "F")
 SIZES = (8, 16, 28, 32, 48, 64)  # to choose from; networks by name of other packages take 224
-OWN_NETS, THEIR_NETS = 64, 224
+THEIR_NETS = 224
 
 
-def is_image(path: Path) -> bool:
+def is_image(path: PurePath) -> bool:
     """Whether the name is that of an image."""
     return path.suffix.lower() in SUFFIXES
 
@@ -40,7 +42,7 @@ def is_image(path: Path) -> bool:
 def look(path: Path) -> tuple[int, int, bool]:
     """Width, height and whether it is grey, from the header alone: no pixel is decoded."""
     with _opened(path) as image:
-        return image.width, image.height, image.mode in GREY
+        return image.width, image.height, image.mode in GREY or image.mode.startswith("I;16")
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -51,10 +53,8 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
     with _opened(path) as image:
         image.draft(None, (2 * width, 2 * height))  # a JPEG can be decoded at a fraction of its size
         turned = ImageOps.exif_transpose(image)
-        if turned.mode.startswith("I"):  # more than 8 bits: Pillow's own conversion would cut them off at 255
-            values = np.asarray(turned, np.float32)
-            scale = 257 if turned.mode.startswith("I;16") or values.max() > 255 else 1
-            turned = Image.fromarray((values / scale).clip(0, 255).astype(np.uint8))
+        if turned.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's own conversion would cut them off at 255
+            turned = Image.fromarray(_in_bytes(np.asarray(turned, np.float32), turned.mode))
         if turned.has_transparency_data:
             over = turned.convert("RGBA")
             turned = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
@@ -62,6 +62,14 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
         turned = turned.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
         pixels = np.array(turned, np.uint8)
     return torch.from_numpy(pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+def _in_bytes(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
+    """Values of 16 bits in 8; of other wide modes by their size: fractions of 1, bytes, or 16 bits."""
+    values = np.nan_to_num(values)
+    most = values.max()
+    factor = 1 / 257 if mode.startswith("I;16") or most > 255 else 255 if mode == "F" and most <= 1 else 1
+    return (values * factor).clip(0, 255).astype(np.uint8)
 
 
 def each(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -119,7 +127,8 @@ def _opened(path: Path) -> Iterator[Any]:
                 raise _too_large(f"{image.width}×{image.height}")
             yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise _too_large("too many") from error
+        count = re.search(r"\d+", str(error))
+        raise _too_large(f"{int(count.group()):,}" if count else "too many") from error
     except UnidentifiedImageError as error:
         raise InputError("is not an image") from error
 

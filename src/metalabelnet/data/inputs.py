@@ -32,6 +32,10 @@ class Inputs(ABC):
     def encode(self, items: Sequence[Any]) -> Iterator[Tensor | str]:
         """For each item its numbers, or the reason why there are none."""
 
+    def named(self, name: str) -> str:
+        """How a sample is named in a sentence: an image by its path, others may have nothing but a number."""
+        return name if self.kind == "image" else f"sample {name}"
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """All that is needed to do the same again."""
@@ -72,7 +76,7 @@ def fill(
         good = []
         for place, result in enumerate(inputs.encode(items[start : start + size]), start):
             if isinstance(result, str):
-                failed.append(f"{names[place]} {result}")
+                failed.append(f"{inputs.named(names[place])} {result}")
                 if not skip:
                     raise InputError(f"{failed[-1]}; repair it, or leave such samples out with --on-error skip")
             else:

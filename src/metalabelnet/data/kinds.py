@@ -62,5 +62,5 @@ def reason(error: Exception) -> str:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, FileNotFoundError):
-        return "is not there"
+        return f"is not there (there is no file {error.filename})"
     return f"cannot be decoded ({' '.join(str(error).split())[:120] or type(error).__name__})"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
 
 NO_LABEL_FOLDER = "_unlabeled"
 NO_LABEL = ("", "-1")
+PARTS = {"train", "training", "val", "valid", "validation", "test"}  # folders that many data sets come in
+WHOLE = re.compile(r"[+-]?\d+(\.0+)?")
 LABEL_NAMES = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
-ID_NAMES = ("id", "index", "")  # the last is what a table's row numbers are called when somebody saves them
+ID_NAMES = ("id", "index")
 TRUTH_NAMES = ("true", "truth", "true_label")
 LOOKED_AT = 200  # rows, to guess what a column holds
 WORDS = 3  # in half of the cells or more: a column of texts
+CLEARLY = 8  # words in half of the cells: texts, even beside columns of a table, and no names or addresses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +40,14 @@ class Columns:
     id: str | None = None
     trusted: str | None = None
     truth: str | None = None
-    left_out: tuple[str, ...] = ()  # columns nobody asked for that are no use: names, different in every row
+    left_out: tuple[str, ...] = ()  # columns nobody asked for that are no part of a sample
 
     def said(self) -> str:
         """In words."""
-        held = f"{self.kind} in {self.samples[0]!r}" if self.kind != "table" else f"{len(self.samples)} features"
+        many = f"{len(self.samples)} feature{'s' if len(self.samples) > 1 else ''}"
+        held = f"{self.kind} in {self.samples[0]!r}" if self.kind != "table" else many
         more = [f"{what} in {name!r}" for what in ("label", "id", "truth") if (name := getattr(self, what)) is not None]
-        out = [f"left out: {', '.join(self.left_out)}"] if self.left_out else []
+        out = [f"left out: {some(self.left_out)}"] if self.left_out else []
         return "; ".join([", ".join([held, *more]), *out])
 
 
@@ -77,6 +83,12 @@ def from_folder(path: Path) -> Listing:
             )
         label = "" if inside.parts[0] == NO_LABEL_FOLDER else normal(inside.parts[0])
         listing.add(file, inside.as_posix(), label)
+    names = sorted({*listing.labels})
+    if {*names} <= PARTS and all(name.count("/") > 1 for name in listing.ids) and listing.items:
+        raise InputError(
+            f"{path}: {', '.join(names)} look like parts of the data, not like classes; give the one to train on as "
+            "data, and the one to measure on with --test"
+        )
     if not listing.items:
         raise InputError(f"{path}: has no images (*{', *'.join(images.SUFFIXES)}) in a subfolder per class")
     return listing
@@ -84,10 +96,24 @@ def from_folder(path: Path) -> Listing:
 
 def image_files(folder: Path) -> list[Path]:
     """All images below a folder, in an order that does not depend on the file system; hidden ones left out."""
+    return [file for file in _files(folder) if images.is_image(file)]
+
+
+def other_files(folder: Path) -> Counter[str]:
+    """How many files below a folder have a name that is not an image's, by its ending; hidden ones left out."""
+    return Counter(file.suffix.lower() or "without an ending" for file in _files(folder) if not images.is_image(file))
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, links to folders followed, none of which leads back to where it is."""
     found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in files if not name.startswith(".") and images.is_image(Path(name))]
+    above: dict[Path, tuple[Path, ...]] = {folder: (folder.resolve(),)}
+    for place, folders, files in os.walk(folder, followlinks=True):
+        way = above.pop(Path(place))
+        real = {name: Path(place, name).resolve() for name in folders if not name.startswith(".")}
+        folders[:] = [name for name, there in real.items() if there not in way]
+        above |= {Path(place, name): (*way, real[name]) for name in folders}
+        found += [Path(place, name) for name in files if not name.startswith(".")]
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
 
 
@@ -110,7 +136,16 @@ def from_sheet(path: Path, found: Columns) -> Listing:
         )
     if not listing.items:
         raise InputError(f"{path}: has no rows below its first line")
+    listing.labels, listing.truth = _whole(listing.labels, listing.truth)
     return listing
+
+
+def _whole(*parts: list[str]) -> list[list[str]]:
+    """Class numbers that became decimal fractions, 1.0 and -1.0, as numbers again: pandas makes them so beside gaps."""
+    if not all(WHOLE.fullmatch(name) for part in parts for name in part if name):
+        return list(parts)
+    numbers = [[name.partition(".")[0] for name in part] for part in parts]
+    return [["" if name in NO_LABEL else name for name in part] for part in numbers]
 
 
 def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, needs_label: bool = True) -> Columns:
@@ -119,16 +154,24 @@ def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, 
     for name in (asked.label, asked.id, asked.trusted, asked.truth, *asked.samples, *(features or ())):
         if name is not None:
             sheet.column(name, names, path)
-    label = asked.label if asked.label is not None else _named(names, LABEL_NAMES)
+    of_samples = (*asked.samples, *(features or ()))
+    others = [name for name in names if name not in of_samples]  # y may be a coordinate, if somebody says so
+    label = asked.label if asked.label is not None else _named(others, LABEL_NAMES)
     if label is None and needs_label:
         raise InputError(f"{path}: which column is the label? name one of {', '.join(names)} with --label")
     found = dataclasses.replace(
         asked,
         label=label,
-        id=asked.id if asked.id is not None else _named(names, ID_NAMES),
-        truth=asked.truth if asked.truth is not None else _named(names, TRUTH_NAMES),
+        id=asked.id if asked.id is not None else id_column(others),
+        truth=asked.truth if asked.truth is not None else _named(others, TRUTH_NAMES),
     )
     taken = {found.label, found.id, found.trusted, found.truth}
+    for what in ("label", "truth", "trusted"):
+        if (name := getattr(found, what)) is not None and name in of_samples:
+            raise InputError(
+                f"{path}: the column {name!r} is that of --{what} and no part of a sample too; leave it out of the "
+                f"sample, or name another column with --{what}"
+            )
     if asked.samples:
         return found
     if features is not None:
@@ -166,6 +209,17 @@ def normal(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def id_column(names: Sequence[str]) -> str | None:
+    """The column that names the samples. One without a name, the first, holds row numbers somebody saved along."""
+    return _named(names, ID_NAMES) or ("" if names[:1] == [""] else None)
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """A few of these names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name or "''" for name in names[:most]) + more
+
+
 def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     """The first of the wanted names that is there, in whatever case."""
     lower = {name.lower(): name for name in reversed(names)}
@@ -175,16 +229,31 @@ def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
 def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, Any]:
     paths = [name for name, values in cells.items() if _share(values, lambda v: images.is_image(Path(v))) > 0.9]
     texts = [name for name, values in cells.items() if _share(values, lambda v: len(v.split()) >= WORDS) >= 0.5]
-    for kind, candidates in (("image", paths), ("text", texts)):
-        if len(candidates) == 1:
-            return {"kind": kind, "samples": tuple(candidates)}
-        if len(candidates) > 1:
-            raise InputError(f"{path}: which column is the {kind}: {', '.join(candidates)}? name it with --{kind}")
     names = [name for name, values in cells.items() if columns.is_name(values)]
-    useful = tuple(name for name in cells if name not in names)
-    if not useful:
-        raise InputError(f"{path}: no column is left for a sample; name them with --image, --text or --features")
-    return {"kind": "table", "samples": useful, "left_out": tuple(names)}
+    useful = [name for name in cells if name not in (*names, *texts) and not all(map(columns.is_missing, cells[name]))]
+    if useful:
+        texts = [name for name in texts if name in names]  # a few different ones are a category
+    for kind, candidates in (("image", paths), ("text", texts)):
+        if len(candidates) > 1:
+            raise InputError(
+                f"{path}: which column is the {kind}: {', '.join(candidates)}? name it with --{kind}, or the columns "
+                "of a table with --features"
+            )
+        if candidates:
+            (found,) = candidates
+            if kind == "text" and useful and _share(cells[found], lambda v: len(v.split()) >= CLEARLY) < 0.5:
+                raise InputError(
+                    f"{path}: is a sample the text in {found!r} or a row of the other columns? say so with "
+                    f"--text {found}, or with --features {','.join(useful)}"
+                )
+            return {"kind": kind, "samples": (found,), "left_out": tuple(name for name in cells if name != found)}
+    used = tuple(name for name in cells if name not in names)
+    if not used:
+        raise InputError(
+            f"{path}: no column is left for a sample ({some(names)}: a different text in most rows); name columns "
+            "with --image, --text or --features"
+        )
+    return {"kind": "table", "samples": used, "left_out": tuple(names)}
 
 
 def _share(values: Sequence[str], test: Any) -> float:

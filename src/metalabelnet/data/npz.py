@@ -6,6 +6,7 @@
     true_train         the right labels of x_train where known, −1 elsewhere (may be left out)
     classes            the names of the classes (may be left out)
 
+Labels are numbers or, in all arrays of labels alike, names; an empty name is no label.
 Nothing in the file is ever unpickled: a data file must not be able to run code.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +50,10 @@ def read(
     stays unknown.
     """
     arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
+    if any(arrays[key].dtype.kind == "U" for key in _label_keys(arrays)):
+        arrays = _numbered(arrays, classes, path)
     samples = {key: _samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
-    labels = {key: _labels(a, f"{path}: {key}") for key, a in arrays.items() if key[:2] in ("y_", "tr")}
+    labels = {key: _labels(arrays[key], f"{path}: {key}") for key in _label_keys(arrays)}
     own = arrays.get("classes")
     names = classes if classes is not None and own is None else _classes(own, labels, path)
 
@@ -134,6 +137,30 @@ def _samples(x: Array, what: str) -> Tensor:
     )
 
 
+def _label_keys(arrays: dict[str, Array]) -> list[str]:
+    return [key for key in arrays if key.startswith(("y_", "true_"))]
+
+
+def _numbered(arrays: dict[str, Array], known: tuple[str, ...] | None, path: Path) -> dict[str, Array]:
+    """The arrays with numbers for the names that labels are, and the names as classes."""
+    named = {key: arrays[key] for key in _label_keys(arrays)}
+    for key, y in named.items():
+        if y.dtype.kind != "U":
+            raise InputError(f"{path}: {key} has {y.dtype}, but other labels are names; give numbers or names in all")
+    found = sorted({name for y in named.values() for name in y.ravel().tolist()} - {""})
+    own = arrays.get("classes")
+    names = list(known or found) if own is None else list(_classes(own, {}, path))
+    for name in found:
+        if name not in names:
+            raise InputError(f"{path}: {unknown('class', name, names)}")
+    number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
+    numbers = {
+        key: np.array([number[name] for name in y.ravel().tolist()], dtype=np.int64).reshape(y.shape)
+        for key, y in named.items()
+    }
+    return {**arrays, **numbers, "classes": np.array(names, dtype=np.str_)}
+
+
 def _labels(y: Array, what: str) -> Tensor:
     """Labels as int64, refusing what is not a whole number in a sensible range."""
     if y.ndim != 1:
@@ -146,7 +173,7 @@ def _labels(y: Array, what: str) -> Tensor:
         at = int(np.argmin(fine))
         raise InputError(
             f"{what}: row {at} is {y[at].item()!r}; a label is a whole number from 0 to {MOST_CLASSES - 1}, "
-            "or -1 for unlabeled (names of classes go into the array classes)"
+            "or -1 for unlabeled; or all labels are names (an array of strings)"
         )
     return torch.from_numpy(y.astype(np.int64))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from metalabelnet.data.columns import Table
 from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
 from metalabelnet.data.kinds import Images, reason
+from metalabelnet.data.memory import GIB, MIB, room_for_samples
 from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
 from metalabelnet.data.texts import Texts
 from metalabelnet.errors import InputError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from metalabelnet.data.listing import Columns, Listing
 
 ON_ERROR = ("stop", "skip")
-GIB = 1 << 30
+LOOKS = 1024  # headers of images between two words on how many there were
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
 Tell = Callable[[str, int, int], None]
 
@@ -53,6 +54,7 @@ class Reading:
     memory_limit: float | None = None
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
+    card: int | None = None  # bytes that are free on the card samples go to; None: they stay with the processor
     noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
@@ -67,41 +69,49 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     train, found = _list(path, how, notes)
     clean = checked.find(train, found, None if how.meta_file is None else Path(how.meta_file))
     if not clean and not any(train.truth):
+        columns_too = (
+            ", a column that marks checked rows with --trusted COL, or a column of right labels with --truth COL"
+        )
         raise InputError(
-            f"{path}: there is no clean set; name a file of checked labels with --meta FILE, a column that marks "
-            "checked rows with --trusted COL, or a column of right labels with --truth COL; the page of "
-            f"metalabelnet review {path} helps to build one"
+            f"{path}: there is no clean set; name a file of checked labels with --meta FILE"
+            f"{'' if path.is_dir() else columns_too}; the page of metalabelnet review {path} helps to build one"
         )
     test = None if how.test is None else _list_test(Path(how.test), how, found)
     all_of = _together(train, clean, test)
     learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
     if not learned_from:
         raise InputError(f"{path}: all rows are clean, which leaves none to train on; mark fewer")
-    inputs = _fit([all_of.items[k] for k in learned_from], [all_of.ids[k] for k in learned_from], found, how, notes)
+    looking, reading = (
+        None if tell is None else functools.partial(tell, f"{what} {path}") for what in ("looking at", "reading")
+    )
+    items, names = ([part[k] for k in learned_from] for part in (all_of.items, all_of.ids))
+    inputs = _fit(items, names, found, how, notes, looking)
     x, kept, failed = fill(
         inputs,
         all_of.items,
         all_of.ids,
-        limit=_limit(how),
+        limit=room_for_samples(how.memory_limit, how.card),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
-        tell=None if tell is None else lambda done, total: tell(f"reading {path}", done, total),
+        tell=reading,
     )
     if failed:
-        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {_some(failed)}")
+        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {listing.some(failed)}")
     if not isinstance(x, torch.Tensor):
-        notes.append(f"{x.nbytes / GIB:.2f} GiB of samples are more than memory should hold: read from disk as needed")
+        size = f"{x.nbytes / GIB:.1f} GiB" if x.nbytes >= GIB else f"{x.nbytes / MIB:.1f} MiB"
+        notes.append(f"{size} of samples are more than memory should hold: read from disk as needed")
     where, ids = torch.tensor(kept, dtype=torch.long), tuple(all_of.ids[k] for k in kept)
     given, true, part = all_of.given[where], all_of.true[where], all_of.part[where]
     rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids)
     if clean:
-        inside = sum(one.position is not None for one in clean)
-        notes.append(f"{len(clean)} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
+        count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
+        notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
     twins = checked.twins(rows, part == TRAIN, part == CLEAN)
     if twins.any():
         examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
-        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {_some(examples)}")
+        alike = listing.some(examples)
+        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {alike}")
         part[twins & (found.kind != "table")] = LEFT_OUT
         if not (part == TRAIN).any():
             raise InputError(
@@ -176,10 +186,16 @@ def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]
         ]
         if asked:
             raise InputError(f"--{asked[0]} names a column of a table, and {path} is a folder; leave it out")
+        if others := listing.other_files(path):
+            told = [f"{count} {ending}" for ending, count in others.most_common()]
+            notes.append(f"{others.total()} files in {path} are no images ({listing.some(told)}): left out")
         return listing.from_folder(path), listing.Columns()
     if sum(name is not None for name in (how.image, how.text, how.features)) > 1:
         raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
-    features = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
+    named = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
+    features = None if named is None else list(dict.fromkeys(named))
+    if features == []:
+        raise InputError(f"--features {how.features!r} names no column; give some, separated by commas")
     asked_for = listing.Columns(
         kind="image" if how.image is not None else "text" if how.text is not None else "table",
         samples=tuple(name for name in (how.image, how.text) if name is not None),
@@ -194,6 +210,8 @@ def _list(path: Path, how: Reading, notes: list[str]) -> tuple[Listing, Columns]
         useless = [k for k in range(len(found.samples)) if _useless([row[k] for row in rows.items])]
         found, rows = listing.without(found, rows, useless)
     notes.append(f"{path}: {found.said()}")
+    if (same := len(rows.ids) - len({*rows.ids})) > 0:
+        notes.append(f"{same} of {len(rows.ids)} samples have the {found.id or 'path'} of another one")
     return rows, found
 
 
@@ -221,6 +239,12 @@ def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tupl
         for name in labels:
             if name not in known:
                 raise checked.unknown_class(name, known, what)
+    nothing = sorted(name for name in known - {*clean} if clean and columns.is_missing(name))
+    if nothing:
+        raise InputError(
+            f"{train.source}: the label of {train.labels.count(nothing[0])} rows is {nothing[0]!r}; leave the cell "
+            "empty where there is no label, or have a clean sample of that class"
+        )
     if len(known) < 2:
         raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
     labeled = sum(label != "" for label in train.labels)
@@ -234,19 +258,33 @@ def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tupl
 
 def _in_order(name: str) -> tuple[bool, float, str]:
     try:
-        return False, float(name), name
+        number = float(name)
     except ValueError:
-        return True, 0.0, name
+        number = math.nan
+    return (False, number, name) if math.isfinite(number) else (True, 0.0, name)  # no order has a place for nan
 
 
-def _fit(items: list[Any], ids: list[str], found: Columns, how: Reading, notes: list[str]) -> Inputs:
+def _fit(
+    items: list[Any],
+    ids: list[str],
+    found: Columns,
+    how: Reading,
+    notes: list[str],
+    tell: Callable[[int, int], None] | None,
+) -> Inputs:
     """What samples are read with, fitted to those that are trained on."""
     if found.kind == "table":
-        return Table.fit(found.samples, items)
+        table = Table.fit(found.samples, items)
+        for form in dict.fromkeys(part["form"] for part in table.parts if "form" in part):
+            names = [part["name"] for part in table.parts if part.get("form") == form]
+            notes.append(f"numbers are written like {form} in {listing.some(names)}")
+        return table
     if found.kind == "text":
         return Texts.fit(found.samples[0], items, how.encoder)
     sizes = []
-    for name, result in zip(ids, images.each(images.look, items), strict=True):
+    for done, (name, result) in enumerate(zip(ids, images.each(images.look, items), strict=True), start=1):
+        if tell is not None and done % LOOKS == 0:
+            tell(done, len(ids))
         if not isinstance(result, Exception):
             sizes.append(result)
         elif how.on_error != "skip":
@@ -258,23 +296,3 @@ def _fit(items: list[Any], ids: list[str], found: Columns, how: Reading, notes: 
     hint = "" if how.image_size else " (--image-size to change)"
     notes.append(f"images become {shape[2]}×{shape[1]}, {color}{hint}")
     return Images(shape, found.samples[0] if found.samples else None)
-
-
-def _limit(how: Reading) -> int:
-    """Bytes that samples may take in memory: as given, else half of what is free (4 GiB where nobody can tell)."""
-    if how.memory_limit is not None:
-        return int(how.memory_limit * GIB)
-    free = [4 * GIB]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with contextlib.suppress(OSError, ValueError, StopIteration):  # Linux: what others hold for later counts as free
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = [1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])]
-    with contextlib.suppress(OSError, ValueError):  # a container's own limit
-        most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(max(0, most - taken))
-    return min(free) // 2
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, missing_package, unknown
@@ -77,9 +78,9 @@ def _lines(path: Path) -> Iterator[Row]:
     csv.field_size_limit(LONGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
+            bare = re.sub(r'"[^"]*"', "", file.readline())  # a name in quotes may hold other signs
             file.seek(0)
-            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
+            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=bare.count)
             yield from csv.reader(file, delimiter=separator, strict=True)
     except UnicodeDecodeError as error:
         raise InputError(

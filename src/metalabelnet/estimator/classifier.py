@@ -15,6 +15,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from metalabelnet.core.calibration import at_temperature
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
@@ -70,6 +71,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     model_         the trained module
     method_        the method that was trained: another than `method` where there was no clean set
     samples_       what a sample is: its shape, and the mean and scale of its numbers
+    temperature_   what logits are divided by, found on the clean samples; 1 where there were none
     n_features_in_, feature_names_in_
 
     Samples are tables (N, features) or images: (N, height, width), (N, channels, height, width) or (N, height, width,
@@ -122,7 +124,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def fit(self, X: ArrayLike, y: ArrayLike, trusted: ArrayLike | None = None) -> MetaLabelNetClassifier:
         """Train on samples and labels that may be wrong.
 
-        y        numbers, where −1 means unlabeled; or names, where an empty one or None does
+        y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one or None does
         trusted  a mask: the samples whose label was checked and is right, some of every class. A fifth of them, held
                  out, selects the epoch (where there is but one of a class, all of them do); the others are the clean
                  samples that the method learns from. They are not trained on as untrusted ones beside that, unless
@@ -149,6 +151,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         result = train(settled.run, net=net, problem=settled.problem)
 
         self.method_ = settled.run.method
+        self.temperature_ = float(result.summary["temperature"]) if settled.problem.trusted else 1.0
         self.summary_, self.history_, self.model_ = result.summary, result.history, result.model
         if rows.x.ndim == 2 and net is None:
             self.model_.to("cpu", torch.float64)
@@ -157,7 +160,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The probability of each class, in the order of `classes_`."""
+        """The probability of each class, in the order of `classes_`, calibrated on the clean samples."""
         check_is_fitted(self)
         array = read_samples(self, X, self.channels, reset=False)
         self.samples_.check(array)
@@ -166,7 +169,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         logits = [
             predict(self.model_, to_input(part.to(weight.device), weight.dtype)) for part in torch.split(x, CHUNK)
         ]
-        p: NDArray[np.float64] = torch.cat(logits).double().softmax(1).cpu().numpy()
+        p: NDArray[np.float64] = at_temperature(torch.cat(logits).double(), self.temperature_).cpu().numpy()
         return p
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

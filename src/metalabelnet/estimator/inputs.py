@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,11 +94,15 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     if y.dtype.kind in "OUST":
         unlabeled = np.fromiter((_no_label(value) for value in y), dtype=bool, count=len(y))
     else:
-        assert_all_finite(y, input_name="y")
         unlabeled = y == UNLABELED if y.dtype.kind in "if" else np.zeros(len(y), dtype=bool)
+        if y.dtype.kind == "f":
+            unlabeled |= np.isnan(y)
+        assert_all_finite(y[~unlabeled], input_name="y")
     if unlabeled.all():
         raise InputError("no sample has a label: some must have one")
     labels = y[~unlabeled]
+    if labels.dtype.kind == "O" and all(isinstance(value, Integral) for value in labels):
+        labels = np.array(labels.tolist())  # whole numbers beside None
     try:
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,13 +147,30 @@ def _users(place: str, function: str, shape: tuple[int, ...], classes: int) -> n
             f"the network {place}:{function}: {place} cannot be imported ({error}); it is a module that Python finds "
             "from the current folder, or the path of a .py file"
         ) from error
+    except Exception as error:
+        raise _fails(f"{place}:{function}", error) from error
     make = getattr(module, function, None)
     if not callable(make):
         raise InputError(f"the network {place}:{function}: {place} has no function {function}")
-    net = make(shape, classes)
+    try:
+        net = make(shape, classes)
+    except Exception as error:
+        raise _fails(f"{place}:{function}", error) from error
     if not isinstance(net, nn.Module):
         raise InputError(f"the network {place}:{function}: it gives {type(net).__name__}, not an nn.Module")
     return net
+
+
+def _fails(name: str, error: Exception) -> InputError:
+    """What the user's own code ended in, and where."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+    where = "" if file == __file__ else f" at {file}:{line}"
+    reason = " ".join(str(error).split())[:200]
+    return InputError(
+        f"the network {name} cannot be made: {type(error).__name__}{where} ({reason}); its function is called with the "
+        "shape of a sample and the number of classes"
+    )
 
 
 def load_weights(net: nn.Module, file: Path) -> None:

@@ -66,6 +66,7 @@ class Places:
                 "data_dir": None if self.data_dir is None else str(self.data_dir),
                 "device": self.device,
                 "dtype": self.dtype or ("bf16" if self.on_cuda else "float32"),
+                "looks": 0,  # nobody reads these runs' label tables
             }
         )
 

@@ -10,7 +10,8 @@
     together  how many runs shared the device with it, itself included, where they were several
     versions, commit
 
-Two lines are of one run when their settings are; how it was computed (dtype, engine, device) does not count.
+Two lines are of one run when their settings are; how it was computed (dtype, engine, device), and whether labels
+were corrected along the way, does not count.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 MACHINE = ("data_dir", "device")
 OWN = tuple(field.name for field in dataclasses.fields(Reading))  # how a person's own data is read: not in these runs
-HOW = ("dtype", "engine", "settings", "preset")  # `settings` is in method_settings, and a preset is its values
+HOW = ("dtype", "engine", "looks", "settings", "preset")  # `settings` is in method_settings, and a preset is its values
 SUMMARY = (  # what the settings do not say
     "noise_rate",
     "epochs",
@@ -133,7 +134,7 @@ def make_line(
     **more: Any,
 ) -> Line:
     """The line of a run that has come to its end, good or bad; `about` is what its run.json says."""
-    how = {"dtype": about["run"]["dtype"], "engine": about["run"]["engine"]}
+    how = {name: about["run"][name] for name in ("dtype", "engine", "looks")}
     line: Line = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "settings": settings_of(entry, **how),

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from metalabelnet.train.kept import kept
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,21 +24,18 @@ EIGHT = 8
 FEW = 4  # channels of an image, not of a layer
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
-    """A convolution as a product of patches, or over channels padded with zeros to a multiple of eight."""
-    outputs, inputs = weight.shape[:2]
+def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """A convolution without bias: a product of patches, or over channels padded with zeros to a multiple of eight."""
+    outputs = len(weight)
     stride, padding, dilation, transposed, _, groups = rest
     if transposed or groups != 1:
-        return NotImplemented
+        return aten.convolution.default(x, weight, None, *rest)  # type: ignore[no-any-return]
     if _few(weight, dilation):
-        y = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
+        rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
         height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
-        y = y.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
-        return y if bias is None else y + bias[:, None, None]
-    if not (outputs % EIGHT or inputs % EIGHT):
-        return NotImplemented
-    bias = None if bias is None else by_eight(bias, 0)
-    return aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), bias, *rest)[:, :outputs]
+        return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
+    y: Tensor = aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), None, *rest)
+    return y[:, :outputs] if outputs % EIGHT else y
 
 
 def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any]:
@@ -47,7 +46,9 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
         return NotImplemented, None
     if _few(weight, dilation) and not wanted[0]:
         by_patch = grad.permute(0, 2, 3, 1).reshape(-1, outputs).t() @ patches(x, weight, stride, padding)
-        return None, by_patch[:, : weight[0].numel()].reshape(weight.shape)
+        high, wide = weight.shape[2:]
+        by_weight = by_patch[:, : weight[0].numel()].reshape(outputs, high, wide, inputs)
+        return None, by_weight.permute(0, 3, 1, 2)
     if not (outputs % EIGHT or inputs % EIGHT):
         return NotImplemented, None
     rest = (None, stride, padding, dilation, transposed, output_padding, groups, [wanted[0], wanted[1], False])
@@ -58,16 +59,13 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
 
 
 def patches(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """What the kernel sees at each place, a row each: channels, rows and columns, then zeros to a multiple of eight."""
-    ways = []
-    for d in range(2):
-        starts = torch.arange(_outputs(x, weight, stride, padding, d), device=x.device) * stride[d] - padding[d]
-        ways.append(starts[:, None] + torch.arange(weight.shape[2 + d], device=x.device))
-    rows, columns = ways[0][:, None, :, None], ways[1][None, :, None, :]
-    height, width = x.shape[2:]
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    seen = torch.where(inside, x[:, :, rows.clamp(0, height - 1), columns.clamp(0, width - 1)], 0)
-    return by_eight(seen.permute(0, 2, 3, 1, 4, 5).reshape(-1, weight[0].numel()), 1)
+    """What the kernel sees at each place, a row each: rows, columns and channels, then zeros to a multiple of eight."""
+    high, wide = weight.shape[2:]
+    around = pad(
+        kept(x.contiguous(memory_format=torch.channels_last)), [padding[1], padding[1], padding[0], padding[0]]
+    )
+    seen = around.unfold(2, high, stride[0]).unfold(3, wide, stride[1])
+    return by_eight(seen.permute(0, 2, 3, 4, 5, 1).reshape(-1, weight[0].numel()), 1)
 
 
 def _few(weight: Tensor, dilation: Sequence[int]) -> bool:
@@ -80,7 +78,8 @@ def _outputs(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence
 
 
 def _as_matrix(weight: Tensor) -> Tensor:
-    return by_eight(weight.reshape(len(weight), -1), 1)
+    """A row for each output, in the order of `patches`."""
+    return by_eight(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 1)
 
 
 def by_eight(tensor: Tensor, *dims: int) -> Tensor:

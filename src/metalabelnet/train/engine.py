@@ -26,6 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.train.counters import count_together
+from metalabelnet.train.kept import teach_compiler
 from metalabelnet.train.operators import Operators
 
 if TYPE_CHECKING:
@@ -116,14 +118,15 @@ class Engine:
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying, for a while."""
+    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying all, for a while."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
     matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = True
+    cudnn.benchmark_limit = 0
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
 
 
 @contextmanager
@@ -196,6 +199,7 @@ def _lifted(module: fx.GraphModule) -> Recording:
                     found[id(tensor)] = module.graph.placeholder(f"own_{len(found)}"), tensor
             node.replace_all_uses_with(found[id(tensor)][0])
             module.graph.erase_node(node)
+    count_together(module.graph)
     return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
 
 
@@ -218,9 +222,8 @@ def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
         from torch._functorch.compile_utils import fx_graph_cse
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-        from torch._inductor.lowering import register_lowering
 
-        register_lowering(torch.ops.metalabelnet.stored.default)(_store)
+        teach_compiler()
 
         def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
             # By now nothing in the graph works in place, so that equal expressions are equal values.
@@ -229,15 +232,13 @@ def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
             return compile_fx_inner(merged, inputs, **options)
 
         # The rows of a batch were drawn from the rows there are: no kernel need check them. What is quick to compute
-        # of numbers that a kernel reads anyway (a normalised activation) is computed again rather than stored.
-        with config.patch(assert_indirect_indexing=False, realize_reads_threshold=12, realize_opcount_threshold=50):
+        # of numbers that a kernel reads anyway (a normalised activation) is computed again rather than stored. And
+        # what a recording computes side by side stays there: to be joined is worth more than to be near its reader.
+        options: dict[str, Any] = {"assert_indirect_indexing": False, "reorder_for_locality": False}
+        options |= {"realize_reads_threshold": 12, "realize_opcount_threshold": 50}
+        with config.patch(options):
             step: Any = compile_fx(recording.graph, list(examples), inner_compile=without_repeats)
     return step  # type: ignore[no-any-return]
-
-
-def _store(x: Any) -> Any:
-    x.realize()
-    return x
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:

@@ -5,20 +5,23 @@ max pooling              where windows do not overlap, every pixel asks its wind
                          be joined to.
 ReLU, backwards          asks the number that went in, not the one that came out: the kernel reads what that was
                          computed of anyway. After a pooling it asks the windows only.
-a bias before BatchNorm  has no gradient: what comes back through BatchNorm sums to zero over samples and places. The
-                         sum is left out.
+BatchNorm                see `norms`
+a bias before BatchNorm  moves the mean and nothing else: the normalisation reads what is there without it. It has no
+                         gradient: what comes back through BatchNorm sums to zero over samples and places.
 convolutions             on CUDA: see `convolutions`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from metalabelnet.train.convolutions import convolution, convolution_backward
+from metalabelnet.train.kept import kept
+from metalabelnet.train.norms import batch_norm, batch_norm_backward, fixed_norm, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +29,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Pooled:
+class Pooled(NamedTuple):
     """A pooling by windows that do not overlap: its input, its output, and which pixel of each window was the largest.
 
     `which` counts the pixels of a window row by row, in bytes; `indices` is the same as PyTorch counts.
@@ -40,30 +42,46 @@ class Pooled:
     window: tuple[int, int]
 
 
-@torch.library.custom_op("metalabelnet::stored", mutates_args=())
-def stored(x: Tensor) -> Tensor:
-    """The same numbers. A compiler that knows it has a kernel store them for others, however quick to compute."""
-    return x.clone()
+class Known:
+    """What is known of tensors, by where their numbers lie: autograd hands back others than those it was given.
+
+    What is known are tensors too, and both are kept, so that no other comes to lie there. Where one of them was written
+    into since, nothing is known any more.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Any, tuple[Tensor, Any, list[int]]] = {}
+
+    def __setitem__(self, tensor: Tensor, what: Any) -> None:
+        self._found[_place(tensor)] = tensor, what, _versions(tensor, what)
+
+    def get(self, tensor: Tensor) -> Any:
+        """What is known of this tensor, or None."""
+        _, what, versions = self._found.get(_place(tensor), (None, None, []))
+        return what if versions == _versions(tensor, what) else None
 
 
-@stored.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+def _place(tensor: Tensor) -> Any:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _versions(*of: Any) -> list[int]:
+    """How often each of these tensors has been written into."""
+    tensors = [leaf for leaf in pytree.tree_leaves(of) if isinstance(leaf, Tensor)]
+    return [tensor._version for tensor in tensors]  # noqa: SLF001 (its only name)
 
 
 class Operators:
-    """What one recording writes down in place of PyTorch's operators. `NotImplemented`: the operator as it is.
-
-    What is known of a tensor is kept by its id, along with the tensor, so that no other can come to have that id.
-    """
+    """What one recording writes down in place of PyTorch's operators. `NotImplemented`: the operator as it is."""
 
     def __init__(self, *, tensor_cores: bool) -> None:
         self.tensor_cores = tensor_cores
-        self._centred: dict[int, Tensor] = {}  # what sums to zero over samples and places
-        self._rectified: dict[int, tuple[Tensor, Tensor]] = {}  # what came out of a ReLU, and what went in
-        self._pooled: dict[int, Pooled] = {}  # a pooling, by its indices in any view
-        self._spread: dict[int, tuple[Tensor, Tensor, Pooled]] = {}  # the gradient at each pixel, and at each window
-        self._views: list[Tensor] = []
+        self._centred = Known()  # what sums to zero over samples and places
+        self._biased = Known()  # what came before a bias was added, and the bias
+        self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
+        self._rectified = Known()  # what went into a ReLU, by what came out
+        self._pooled = Known()  # a pooling, by its indices in any view
+        self._spread = Known()  # the gradient at each window and the pooling, by the gradient at each pixel
         self._as_it_is = False
         self.table: dict[Any, Callable[..., Any]] = {
             aten.relu.default: self._relu,
@@ -72,13 +90,15 @@ class Operators:
             aten.max_pool2d_with_indices_backward.default: self._max_pool_backward,
             aten.view.default: self._view,
             aten.gather.default: self._gather,
-            aten.native_batch_norm_backward.default: self._norm_backward(aten.native_batch_norm_backward.default),
-            aten.cudnn_batch_norm_backward.default: self._norm_backward(aten.cudnn_batch_norm_backward.default),
+            aten.native_batch_norm.default: self._native_norm,
+            aten.cudnn_batch_norm.default: self._cudnn_norm,
+            aten.native_batch_norm_backward.default: self._native_norm_backward,
+            aten.cudnn_batch_norm_backward.default: self._cudnn_norm_backward,
             aten._to_copy.default: self._to_copy,  # noqa: SLF001 (its only name)
             aten.convolution_backward.default: self._convolution_backward,
         }
         if tensor_cores:
-            self.table[aten.convolution.default] = convolution
+            self.table[aten.convolution.default] = self._convolution
 
     def _plain(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
         before, self._as_it_is = self._as_it_is, True
@@ -91,18 +111,19 @@ class Operators:
         if self._as_it_is:
             return NotImplemented
         y = self._plain(aten.relu.default, x)
-        self._rectified[id(y)] = y, x
+        self._rectified[y] = x
         return y
 
     def _relu_backward(self, grad: Tensor, y: Tensor, threshold: float) -> Any:
         if self._as_it_is:
             return NotImplemented
-        if threshold == 0 and id(grad) in self._spread:
-            _, by_window, pooled = self._spread[id(grad)]
-            if pooled.x is y:  # the largest was kept if its window's value is positive
+        if threshold == 0 and (found := self._spread.get(grad)) is not None:
+            by_window, pooled = found
+            if _place(pooled.x) == _place(y):  # the largest was kept if its window's value is positive
                 return spread(self._plain(aten.threshold_backward.default, by_window, pooled.y, 0), pooled)
-        if threshold == 0 and id(y) in self._rectified:
-            y = self._rectified[id(y)][1]
+        before = self._rectified.get(y)
+        if threshold == 0 and before is not None:
+            y = before
         return self._plain(aten.threshold_backward.default, grad, y, threshold)
 
     def _max_pool(
@@ -120,52 +141,118 @@ class Operators:
         if not apart or height % high or width % wide:
             return NotImplemented
         pooled = max_pool(x, (high, wide))
-        self._pooled[id(pooled.indices)] = pooled
+        self._pooled[pooled.indices] = pooled
         return pooled.y, pooled.indices
 
     def _max_pool_backward(self, grad: Tensor, x: Tensor, *rest: Any) -> Any:
         *_, indices = rest
-        if id(indices) not in self._pooled:
+        pooled = self._pooled.get(indices)
+        if pooled is None:
             return NotImplemented
-        pooled = self._pooled[id(indices)]
         result = spread(grad, pooled)
-        self._spread[id(result)] = result, grad, pooled
+        self._spread[result] = grad, pooled
         return result
 
     def _view(self, x: Tensor, size: Sequence[int]) -> Any:
-        if self._as_it_is or id(x) not in self._pooled:
+        if self._as_it_is or (pooled := self._pooled.get(x)) is None:
             return NotImplemented
         result = self._plain(aten.view.default, x, size)
-        self._pooled[id(result)] = self._pooled[id(x)]
-        self._views.append(result)
+        self._pooled[result] = pooled
         return result
 
     def _gather(self, x: Tensor, dim: int, index: Tensor, **_: Any) -> Any:
         """What forward mode makes of a pooling: the tangent of the largest."""
-        if id(index) not in self._pooled or dim != -1 or x.ndim != 3:
+        pooled = self._pooled.get(index)
+        if pooled is None or dim != -1 or x.ndim != 3:
             return NotImplemented
-        pooled = self._pooled[id(index)]
         return chosen(x.view(pooled.x.shape), pooled).view(index.shape)
 
-    def _norm_backward(self, operator: Any) -> Callable[..., Any]:
-        names = [argument.name for argument in operator._schema.arguments]  # noqa: SLF001 (its only name)
-
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if self._as_it_is:
+    def _native_norm(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        training: bool,  # noqa: FBT001 (PyTorch's signature)
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        if self._as_it_is or (weight is not None and weight.dtype != x.dtype):
+            return NotImplemented
+        if not training:
+            if running_mean is None or running_var is None:
                 return NotImplemented
-            result = self._plain(operator, *args, **kwargs)
-            with_statistics_of_the_batch = dict(zip(names, args, strict=False)).get("train", True)
-            if with_statistics_of_the_batch and result[0] is not None:
-                self._centred[id(result[0])] = result[0]
-            return result
+            return fixed_norm(x, weight, bias, running_mean, running_var, eps), x.new_empty(0), x.new_empty(0)
+        read, before = self._biased.get(x) or (x, None)
+        y, mean, var, invstd = batch_norm(read, weight, bias, eps)
+        self._normed[x] = read, mean
+        mean = mean if before is None else mean + before
+        count = x.numel() // x.shape[1]
+        if running_mean is not None and running_var is not None:
+            follow(running_mean, mean, momentum)
+            follow(running_var, var * (count / max(1, count - 1)), momentum)
+        return y, mean, invstd
 
-        return backward
+    def _cudnn_norm(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._native_norm(*args, **kwargs)
+        reserve = args[0].new_empty(0, dtype=torch.uint8)
+        return result if result is NotImplemented else (*result, reserve)
+
+    def _native_norm_backward(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        mean: Tensor | None,
+        invstd: Tensor | None,
+        train: bool,  # noqa: FBT001 (PyTorch's signature)
+        eps: float,
+        wanted: Sequence[bool],
+    ) -> Any:
+        if self._as_it_is or not train or mean is None or invstd is None or mean.dtype != x.dtype:
+            return NotImplemented
+        x, mean = self._normed.get(x) or (x, mean)
+        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd)
+        self._centred[by_x] = True
+        return tuple(g if asked else None for g, asked in zip((by_x, by_weight, by_bias), wanted, strict=True))
+
+    def _cudnn_norm_backward(
+        self,
+        x: Tensor,
+        grad: Tensor,
+        weight: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        mean: Tensor | None,
+        invstd: Tensor | None,
+        eps: float,
+        reserve: Tensor,
+    ) -> Any:
+        statistics = running_mean, running_var, mean, invstd
+        return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        if self._as_it_is or id(x) not in self._centred:
+        centred, biased = self._centred.get(x), self._biased.get(x)
+        if self._as_it_is or not (centred or biased):
             return NotImplemented
         result = self._plain(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
-        self._centred[id(result)] = result
+        if centred:
+            self._centred[result] = True
+        if biased:
+            self._biased[result] = tuple(self._plain(aten._to_copy.default, part, **kwargs) for part in biased)  # noqa: SLF001
+        return result
+
+    def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+        if self._as_it_is:
+            return NotImplemented
+        y = self._plain(convolution, x, weight, *rest)
+        if bias is None:
+            return y
+        result = y + bias.view(-1, *(1,) * (y.ndim - 2))
+        self._biased[result] = y, bias
         return result
 
     def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
@@ -175,10 +262,10 @@ class Operators:
         by_bias = None
         if wanted[2]:
             places = [d for d in range(grad.ndim) if d != 1]
-            by_bias = grad.new_zeros(grad.shape[1]) if id(grad) in self._centred else grad.sum(places)
+            by_bias = grad.new_zeros(grad.shape[1]) if self._centred.get(grad) else grad.sum(places)
         by_x, by_weight = NotImplemented, None
         if self.tensor_cores:
-            by_x, by_weight = convolution_backward(grad, x, weight, *rest)
+            by_x, by_weight = self._plain(convolution_backward, grad, x, weight, *rest)
         if by_x is NotImplemented:
             rest = (None, *rest[1:-1], [wanted[0], wanted[1], False])
             by_x, by_weight, _ = self._plain(aten.convolution_backward.default, grad, x, weight, *rest)
@@ -192,7 +279,7 @@ def max_pool(x: Tensor, window: tuple[int, int]) -> Pooled:
     for number, pixel in enumerate(_pixels(x, window)[1:], 1):
         larger = (pixel > y) | pixel.isnan()
         y, which = torch.where(larger, pixel, y), torch.where(larger, number, which).to(torch.int8)
-    y, which = stored(y), stored(which)
+    y, which = kept(y), kept(which)
     rows = torch.arange(y.shape[-2], device=x.device)[:, None] * high + which // wide
     columns = torch.arange(y.shape[-1], device=x.device) * wide + which % wide
     return Pooled(x=x, y=y, which=which, indices=rows * x.shape[-1] + columns, window=window)

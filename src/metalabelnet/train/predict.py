@@ -18,7 +18,7 @@ from metalabelnet.train.labels import MOST_COLUMNS, TOP
 from metalabelnet.train.trained import load_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -70,13 +70,16 @@ class Predictor:
 
     def rows(
         self,
-        source: Path,
+        sources: Sequence[Path],
         reader: Reader,
         on_samples: Callable[[int, int], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> Iterator[list[str]]:
-        """A row for each sample in a file or folder. `on_samples` hears how many are done, of how many (0: unknown)."""
-        total, found = self._find(source, reader)
+        """A row for each sample in these files and folders, which are all looked for before the first is read.
+
+        `on_samples` hears how many are done, of how many (0: unknown).
+        """
+        total, found = self._find_all(sources, reader)
         done = 0
         if on_samples is not None:
             on_samples(0, total)
@@ -88,22 +91,23 @@ class Predictor:
             if on_samples is not None:
                 on_samples(done, total)
         if not done:
-            raise InputError(f"{source}: has no samples")
+            raise InputError(f"{', '.join(map(str, sources))}: has no samples")
 
     def _encode(
         self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None
     ) -> tuple[list[str], Tensor]:
         if self.inputs is None or isinstance(some[0][1], torch.Tensor):
             return [name for name, _ in some], torch.stack([x for _, x in some])
+        named = self.inputs.named
         names, good = [], []
         for (name, _), result in zip(some, self.inputs.encode([item for _, item in some]), strict=True):
             if not isinstance(result, str):
                 names.append(name)
                 good.append(result)
             elif reader.on_error != "skip":
-                raise InputError(f"{name} {result}; repair it, or leave such samples out with --on-error skip")
+                raise InputError(f"{named(name)} {result}; repair it, or leave such samples out with --on-error skip")
             elif on_failure is not None:
-                on_failure(f"{name} {result}")
+                on_failure(f"{named(name)} {result}")
         return names, torch.stack(good) if good else torch.empty(0)
 
     def _row(self, name: str, p: Tensor) -> list[str]:
@@ -114,6 +118,19 @@ class Predictor:
             order = sorted(range(len(values)), key=lambda c: -values[c])[:TOP]
             return row + [cell for c in order for cell in (self.classes[c], f"{values[c]:.6f}")]
         return row + [f"{value:.6f}" for value in values]
+
+    def _find_all(self, sources: Sequence[Path], reader: Reader) -> tuple[int, Iterable[Named]]:
+        """The samples of all sources. Those of several may have one name: there each has its source in front."""
+        parts = [self._find(source, reader) for source in sources]
+        if len(parts) == 1:
+            return parts[0]
+        totals = [total for total, _ in parts]
+        named = (
+            (source.as_posix() if source.name == name else f"{source.as_posix()}/{name}", item)
+            for source, (_, found) in zip(sources, parts, strict=True)
+            for name, item in found
+        )
+        return sum(totals) if all(totals) else 0, named
 
     def _find(self, source: Path, reader: Reader) -> tuple[int, Iterable[Named]]:
         """The samples of a file or folder, and how many there are where that is known."""
@@ -135,6 +152,11 @@ class Predictor:
         if kind == "image" and images.is_image(source):
             return 1, [(source.name, source)]
         if sheet.is_sheet(source) and self.inputs is not None:
+            for kinds, column in (("image", reader.image), ("text", reader.text)):
+                if column is not None and kind != kinds:
+                    raise InputError(
+                        f"--{kinds} {column}: this run was trained on {kind}s, not on {kinds}s; leave it out"
+                    )
             return 0, self._find_rows(source, reader, self.inputs)
         what = {"image": "an image, a folder of images, a table of paths", None: "an .npz file"}
         raise InputError(f"{source}: this run is asked about {what.get(kind, 'a table')}")
@@ -145,16 +167,26 @@ class Predictor:
         if reader.image or reader.text:
             columns = [str(reader.image or reader.text)]
         elif not columns:  # the run was trained on a folder of images
-            columns = [listing.find_columns(source, listing.Columns(), None, needs_label=False).samples[0]]
-        id_column = reader.id or next((name for name in names if name.lower() in listing.ID_NAMES), None)
+            found = listing.find_columns(source, listing.Columns(), None, needs_label=False)
+            if found.kind != "image":
+                raise InputError(f"{source}: which column has the paths of images: {listing.some(names)}? give --image")
+            columns = list(found.samples)
+        id_column = reader.id or listing.id_column([name for name in names if name not in columns])
         wanted = [*columns, *([id_column] if id_column is not None else [])]
+        for column in wanted:
+            sheet.column(column, names, source)
+        return self._cells(source, wanted, len(columns), inputs)
+
+    @staticmethod
+    def _cells(source: Path, wanted: list[str], width: int, inputs: Inputs) -> Iterator[Named]:
         for number, cells in enumerate(sheet.rows(source, wanted)):
-            item = source.parent / cells[0] if inputs.kind == "image" else cells[: len(columns)]
+            item = source.parent / cells[0] if inputs.kind == "image" else cells[:width]
             own = cells[0] if inputs.kind == "image" else str(number)
-            yield (cells[-1] if id_column is not None else own), item
+            yield (cells[-1] if len(wanted) > width else own), item
 
 
 def _in_chunks(found: Iterable[Named], size: int) -> Iterator[list[Named]]:
-    rest = iter(found)
-    while some := list(itertools.islice(rest, size)):
-        yield some
+    """So many at a time, those that are numbers already apart from those that are to be read."""
+    for _, alike in itertools.groupby(found, key=lambda one: isinstance(one[1], torch.Tensor)):
+        while some := list(itertools.islice(alike, size)):
+            yield some

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,20 +58,28 @@ class Problem:
 
 
 def device_of(run: Run) -> torch.device:
-    """The device a run asks for; `auto` is the first CUDA card, if there is one."""
+    """The device a run asks for; `auto` is the first CUDA card, if there is one.
+
+    Of several cards the one that is named becomes the current one: steps are captured there, and what is captured on
+    another card than the one that works would replay nothing.
+    """
     name = ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
 def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | None = None) -> Problem:
     """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone."""
     where = Path(run.data_dir) if run.data_dir else None
-    data = load(run.data, where, progress, reading=run.reading(), on_samples=on_samples)
+    device = device_of(run)
+    how = dataclasses.replace(run.reading(), card=_free_on(device))
+    data = load(run.data, where, progress, reading=how, on_samples=on_samples)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
@@ -80,7 +89,6 @@ def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | N
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     if not (train.given != UNLABELED).any():
         raise InputError(f"{run.data}: no training row has a label; warm-up needs some")
-    device = device_of(run)
     meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
     clean, select = meta, meta
     if run.protocol == "default":
@@ -99,6 +107,10 @@ def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | N
         inputs=data.inputs,
         notes=data.notes,
     )
+
+
+def _free_on(device: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _given(run: Run, data: DataSet, train: Rows) -> Tensor:

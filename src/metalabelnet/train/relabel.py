@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data import load
+from metalabelnet.data.listing import some
 from metalabelnet.data.own import is_own
 from metalabelnet.errors import InputError
 from metalabelnet.train.evaluate import logits_of
@@ -27,7 +28,7 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     classes = tuple(about["classes"])
     rows = load(data, data_dir, classes=classes).train
     if rows.classes != classes:
-        raise InputError(f"{data} has the classes {_some(rows.classes)}, but {folder} knows {_some(classes)}")
+        raise InputError(f"{data} has the classes {some(rows.classes)}, but {folder} knows {some(classes)}")
     return label_rows(files, rows)
 
 
@@ -40,7 +41,3 @@ def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
     rows = method.task.train
     p = at_temperature(logits_of(method, rows.x), files.temperature())
     return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,68 @@
+"""BatchNorm with everything that is one number a channel computed once a channel.
+
+    y  = (x − mean) s + b                    s = w / √(var + ε)
+    ∂x = (∂y − m − (x − mean) c) s           m = mean of ∂y,  c = mean of ∂y (x − mean) / (var + ε)
+
+Joined to what comes before and after, each line is one kernel, and s, m, c are numbers it reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from metalabelnet.train.kept import kept
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The normalised values, and the mean, variance and 1/√(var + ε) of each channel of this batch."""
+    var, mean = torch.var_mean(x, _places(x), correction=0)
+    invstd = (var + eps).rsqrt()
+    return _moved(x, mean, _scale(weight, invstd), bias), mean, var, kept(invstd)
+
+
+def fixed_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """The values normalised with statistics that are there."""
+    return _moved(x, mean, _scale(weight, (var + eps).rsqrt()), bias)
+
+
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by x, weight and bias where the statistics are the batch's."""
+    places, count = _places(x), x.numel() // x.shape[1]
+    centred = x - _channels(mean, x)
+    total, dot = grad.sum(places), (grad * centred).sum(places)
+    m, c, s = kept(total / count), kept(dot * invstd * invstd / count), _scale(weight, invstd)
+    by_x = (grad - _channels(m, x) - centred * _channels(c, x)) * _channels(s, x)
+    return by_x, dot * invstd, total
+
+
+@torch.no_grad()
+def follow(running: Tensor, value: Tensor, momentum: float) -> None:
+    """Move a running statistic towards that of a batch."""
+    running.copy_(momentum * value + (1 - momentum) * running)
+
+
+def _scale(weight: Tensor | None, invstd: Tensor) -> Tensor:
+    return kept(invstd if weight is None else weight * invstd)
+
+
+def _moved(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    y = (x - _channels(mean, x)) * _channels(scale, x)
+    return y if bias is None else y + _channels(bias, x)
+
+
+def _places(x: Tensor) -> list[int]:
+    return [d for d in range(x.ndim) if d != 1]
+
+
+def _channels(values: Tensor, like: Tensor) -> Tensor:
+    """One value a channel, in a shape that spreads over samples and places."""
+    return values.view(1, -1, *(1,) * (like.ndim - 2))

@@ -1,0 +1,309 @@
+"""Own data as it comes: numbers with commas, names beside features, links, files that are no images, wrong columns."""
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files import QUICK, photos, read_csv, text_rows, write_csv
+from shell import call
+
+from metalabelnet.train import RunFolder
+
+Capture = pytest.CaptureFixture[str]
+WANTED = ("label", "ok")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(count: int = 90) -> list[tuple[float, str, bool, int]]:
+    """A number that tells, the label (a fifth of them wrong), whether it was checked, and the class."""
+    random = np.random.default_rng(0)
+    made = []
+    for k in range(count):
+        kind, checked = k % 2, k % 6 < 2
+        label = ("no", "yes")[kind if checked or k % 5 else 1 - kind]
+        made.append((float(random.normal(10 + 4 * kind, 1)), label, checked, kind))
+    return made
+
+
+def train(file: str, capsys: Capture, *more: str) -> str:
+    """Train what must work; give what was said."""
+    said = call(["train", file, *QUICK.split(), "--out", "run", *more], capsys)
+    assert said.code == 0, said.err
+    return said.err
+
+
+def refused(arguments: Sequence[str], capsys: Capture) -> str:
+    said = call(list(arguments), capsys)
+    assert (said.code, said.out) == (2, "")
+    assert "Traceback" not in said.err
+    return said.err.splitlines()[-1]  # before it stands what was found out till then
+
+
+def table(name: str, cells: Sequence[Sequence[object]], columns: Sequence[str], separator: str = ",") -> str:
+    """A table of these cells with label and mark behind."""
+    behind = [[label, int(checked)] for _, label, checked, _ in rows()]
+    write_csv(Path(name), [*columns, *WANTED], [[*a, *b] for a, b in zip(cells, behind, strict=True)], separator)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("form", "separator", "write"),
+    [
+        ("1,234.5", ",", lambda v: f"{1000 * v:,.2f}"),
+        ("1.234,5", ";", lambda v: f"{v:.2f}".replace(".", ",")),
+    ],
+)
+def test_numbers_with_commas(form: str, separator: str, write: object, capsys: Capture) -> None:
+    file = table("t.csv", [[write(v)] for v, *_ in rows()], ["price"], separator)  # type: ignore[operator]
+    said = train(file, capsys, "--trusted", "ok", "--epochs", "8")
+    assert "t.csv: 1 feature, label in 'label'\n" in said
+    assert f"numbers are written like {form} in price" in said
+    assert RunFolder(Path("run")).summary()["meta_accuracy"] == 100
+    assert call(["predict", "run", file, "-o", "out.csv"], capsys).code == 0
+    right = [row["label"] == ("no", "yes")[k % 2] for k, row in enumerate(read_csv(Path("out.csv")))]
+    assert sum(right) > 80
+
+
+def test_a_mistyped_number_is_named_or_left_out(capsys: Capture) -> None:
+    cells = [["12.x" if k == 60 else f"{v:.3f}"] for k, (v, *_) in enumerate(rows())]
+    file = table("t.csv", cells, ["v"])
+    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    assert "sample 60 has '12.x' in the column 'v' of numbers; repair it, or leave such samples out" in said
+    said = train(file, capsys, "--trusted", "ok", "--on-error", "skip")
+    assert "1 of 90 samples left out: sample 60 has '12.x' in the column 'v' of numbers" in said
+    assert "29 clean samples, 29 of them taken out of training" in said  # the broken one was among them
+
+
+def test_a_clean_sample_that_is_left_out_is_not_counted(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "photos")
+    (here / "photos" / "rare" / "broken.png").write_bytes(b"no image")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90], ("rare/broken.png", "rare")])
+    said = train("photos", capsys, "--meta", "checked.csv", "--on-error", "skip")
+    assert "1 of 94 samples left out: rare/broken.png is not an image" in said
+    assert "31 clean samples, 31 of them taken out of training" in said
+
+
+def test_names_of_several_words_beside_features_are_asked_about(capsys: Capture) -> None:
+    """A table of people is no collection of texts, whatever its first column looks like."""
+    cells = [[f"Braund, Mr. Owen {k}", f"{v:.3f}", "mf"[kind]] for k, (v, _, _, kind) in enumerate(rows())]
+    file = table("people.csv", cells, ["name", "age", "sex"])
+    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    assert "people.csv: is a sample the text in 'name' or a row of the other columns? say so with --text name" in said
+    assert "or with --features age,sex" in said
+    assert "2 features" in train(file, capsys, "--trusted", "ok", "--features", "age,sex")
+
+
+def test_long_texts_are_clear_and_what_is_left_out_is_said(capsys: Capture) -> None:
+    said = []
+    for k, (text, label, ok) in enumerate(text_rows(90)):
+        said.append([text, f"{k / 7:.3f}", ("web", "print")[k % 2], label, ok])
+    write_csv(Path("news.csv"), ["text", "length", "source", "label", "ok"], said)
+    assert "news.csv: text in 'text', label in 'label'; left out: length, source" in train(
+        "news.csv", capsys, "--trusted", "ok"
+    )
+
+
+def test_a_few_different_texts_are_a_category(capsys: Capture) -> None:
+    cells = [[f"{v:.3f}", ("not at all happy", "happy on the whole")[kind]] for v, _, _, kind in rows()]
+    file = table("survey.csv", cells, ["v", "answer"])
+    assert "survey.csv: 2 features" in train(file, capsys, "--trusted", "ok")
+
+
+def test_dates_are_left_out_and_said(capsys: Capture) -> None:
+    first = datetime.date(2020, 1, 1)
+    cells = [[(first + datetime.timedelta(days=k)).isoformat(), f"{v:.3f}"] for k, (v, *_) in enumerate(rows())]
+    file = table("t.csv", cells, ["when", "v"])
+    assert "t.csv: 1 feature, label in 'label'; left out: when" in train(file, capsys, "--trusted", "ok")
+
+
+def test_nothing_but_names_is_refused_with_the_reason(capsys: Capture) -> None:
+    file = table("t.csv", [[f"n{k}"] for k in range(90)], ["name"])
+    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    assert "t.csv: no column is left for a sample (name: a different text in most rows)" in said
+
+
+def test_numbers_for_classes_that_became_fractions(capsys: Capture) -> None:
+    """pandas writes whole numbers beside gaps as 1.0, and -1 for no label as -1.0."""
+    labels = [f"{float(label == 'yes')}" for _, label, _, _ in rows()]
+    labels[3], labels[4], labels[9] = "-1.0", "", "-1.0"
+    made = [[f"{v:.3f}", y, int(ok)] for (v, _, ok, _), y in zip(rows(), labels, strict=True)]
+    write_csv(Path("t.csv"), ["v", "label", "ok"], made)
+    assert "60 samples of 2 classes (3 unlabeled)" in train("t.csv", capsys, "--trusted", "ok")
+    assert RunFolder(Path("run")).about()["classes"] == ["0", "1"]
+    write_csv(Path("checked.csv"), ["index", "label"], [[k, k % 2] for k in range(30)])
+    assert call(["train", "t.csv", "--meta", "checked.csv", *QUICK.split(), "--out", "other"], capsys).code == 0
+
+
+def test_a_word_for_no_label_is_pointed_out(capsys: Capture) -> None:
+    made = [[f"{v:.3f}", "NA" if k in (5, 10) else y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
+    write_csv(Path("t.csv"), ["v", "label", "ok"], made)
+    said = refused(["train", "t.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert "t.csv: the label of 2 rows is 'NA'; leave the cell empty where there is no label" in said
+
+
+def test_signs_in_quotes_do_not_make_the_separator(capsys: Capture) -> None:
+    file = table("t.csv", [[f"{v:.3f}"] for v, *_ in rows()], ["a, b, c, and d, in mm"], ";")
+    text = Path(file).read_text().splitlines()
+    Path(file).write_text("\n".join(['"a, b, c, and d, in mm";label;ok', *text[1:]]))
+    assert "1 feature, label in 'label'" in train(file, capsys, "--trusted", "ok")
+
+
+def test_a_trailing_separator_names_nobody(capsys: Capture) -> None:
+    made = [[f"{v:.3f}", y, int(ok), ""] for v, y, ok, _ in rows()]
+    write_csv(Path("t.csv"), ["v", "label", "ok", ""], made)
+    assert "t.csv: 1 feature, label in 'label'; left out: ''" in train("t.csv", capsys, "--trusted", "ok")
+    assert read_csv(Path("run/labels.csv"))[0]["id"] == "2"
+
+
+def test_ids_that_come_twice(capsys: Capture) -> None:
+    made = [[f"c{k // 2}", f"{v:.3f}", y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
+    write_csv(Path("t.csv"), ["id", "v", "label", "ok"], made)
+    assert "45 of 90 samples have the id of another one" in train("t.csv", capsys, "--trusted", "ok")
+    for columns, given in ((["id", "label"], [["c1", "yes"]]), (["id", "v", "label"], [["c1", "3", "yes"]])):
+        write_csv(Path("checked.csv"), columns, given)
+        said = refused(["train", "t.csv", "--meta", "checked.csv", "--out", "other"], capsys)
+        assert "t.csv: two samples have the id 'c0', so that checked.csv cannot say which it means" in said
+
+
+# Folders
+
+
+def test_links_are_followed_and_other_files_are_counted(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "elsewhere")
+    (here / "photos").mkdir()
+    for folder in (here / "elsewhere").iterdir():
+        (here / "photos" / folder.name).symlink_to(folder, target_is_directory=True)
+    (here / "elsewhere" / "birne" / "back").symlink_to(here / "elsewhere" / "birne", target_is_directory=True)
+    (here / "elsewhere" / "birne" / "phone.HEIC").write_bytes(b"")
+    (here / "elsewhere" / "rare" / "notes").write_bytes(b"")
+    (here / "elsewhere" / "rare" / ".hidden").write_bytes(b"")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    said = train("photos", capsys, "--meta", "checked.csv")
+    assert "2 files in photos are no images (1 .heic, 1 without an ending): left out" in said
+    assert "62 samples of 4 classes (5 unlabeled)" in said
+
+
+def test_parts_of_the_data_are_not_taken_for_classes(capsys: Capture, here: Path) -> None:
+    photos(here / "data" / "train")
+    photos(here / "data" / "val")
+    said = refused(["train", "data", "--meta", "checked.csv", "--out", "run"], capsys)
+    assert "data: train, val look like parts of the data, not like classes; give the one to train on as data" in said
+    photos(here / "kinds" / "test" / "deep")  # one class may well have such a name
+    photos(here / "kinds" / "bird" / "deep")
+    assert "checked.csv: there is no such file" in refused(["train", "kinds", "--meta", "checked.csv"], capsys)
+
+
+def test_a_path_that_leads_nowhere_is_shown_in_full(capsys: Capture, here: Path) -> None:
+    photos(here / "photos")
+    (here / "lists").mkdir()
+    made = [[f"photos/rare/{k % 3}.png", "ab"[k % 2], int(k < 8)] for k in range(40)]
+    write_csv(here / "lists" / "list.csv", ["path", "label", "ok"], made)
+    said = refused(["train", "lists/list.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert "photos/rare/2.png is not there (there is no file lists/photos/rare/2.png)" in said
+
+
+# Predictions
+
+
+def test_several_inputs_are_predicted_as_one(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    train("photos", capsys, "--meta", "checked.csv")
+    write_csv(here / "list.csv", ["path"], [["photos/rare/2.png"]])
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    np.savez(here / "new.npz", x_train=pixels)
+    inputs = ["photos/rare/0.png", "photos/birne", "new.npz", "photos/rare/1.png", "list.csv"]
+    said = call(["predict", "run", *inputs, "-o", "out.csv"], capsys)
+    assert said.code == 0, said.err
+    names = [row["id"] for row in read_csv(here / "out.csv")]
+    many = [f"photos/{name}" for name, _ in sorted(truth) if name.startswith("birne/")]
+    assert names == [
+        "photos/rare/0.png",
+        *many,
+        "new.npz/0",
+        "new.npz/1",
+        "photos/rare/1.png",
+        "list.csv/photos/rare/2.png",
+    ]
+    whole = call(["predict", "run", "photos"], capsys)
+    known = {f"photos/{line.split(',')[0]}": line.split(",")[1] for line in whole.out.splitlines()[1:]}
+    for row in read_csv(here / "out.csv"):
+        assert row["label"] == known.get(row["id"].removeprefix("list.csv/"), row["label"])
+    Path("out.csv").unlink()
+    missing = ["predict", "run", "photos/rare/0.png", "nowhere.png", "-o", "out.csv"]
+    assert "nowhere.png does not exist" in refused(missing, capsys)
+    assert not Path("out.csv").exists()
+    file = table("t.csv", [[f"{v:.3f}"] for v, *_ in rows()], ["v"])
+    assert "t.csv: which column has the paths of images: v, label, ok? give --image" in refused(
+        ["predict", "run", file], capsys
+    )
+
+
+def test_a_column_of_another_kind_than_the_runs(capsys: Capture) -> None:
+    file = table("t.csv", [[f"{v:.3f}", "x"] for v, *_ in rows()], ["v", "w"])
+    train(file, capsys, "--trusted", "ok")
+    said = refused(["predict", "run", file, "--text", "w"], capsys)
+    assert "--text w: this run was trained on tables, not on texts; leave it out" in said
+
+
+# What is said
+
+
+def test_compare_says_what_it_will_use(capsys: Capture) -> None:
+    file = table("t.csv", [[f"{v:.3f}", f"n{k}"] for k, (v, *_) in enumerate(rows())], ["v", "name"])
+    several = ["--methods", "cross-entropy,meta-only", "--seeds", "1", "--jobs", "1", "--out", "out"]
+    said = call(["compare", file, "--trusted", "ok", *QUICK.split(), *several], capsys)
+    assert said.code == 0, said.err
+    assert "t.csv: 1 feature, label in 'label'; left out: name\n" in said.err
+    assert "60 samples of 2 classes, 24 clean to learn from and 6 to select on; mlp on cpu; about " in said.err
+    again = call(["compare", file, "--trusted", "ok", *QUICK.split(), *several, "--resume"], capsys)
+    assert "1 feature" not in again.err  # nothing is left to run
+
+
+def test_tasks_for_label_studio_hold_the_text(capsys: Capture) -> None:
+    write_csv(Path("news.csv"), ["text", "label", "ok"], text_rows(60))
+    train("news.csv", capsys, "--trusted", "ok")
+    tasks = ["labels", "run", "--top", "3", "--format", "label-studio"]
+    found = json.loads(call(tasks, capsys).out)
+    written = {str(k): row[0] for k, row in enumerate(text_rows(60))}
+    assert [task["data"]["text"] for task in found] == [written[task["data"]["id"]] for task in found]
+    Path("news.csv").rename("moved.csv")
+    said = call(tasks, capsys)
+    assert [task["data"]["text"] for task in json.loads(said.out)] == [task["data"]["id"] for task in found]
+    assert "tasks hold ids alone. The samples themselves cannot be shown: news.csv is not there any more" in said.err
+
+
+OWN = """
+def one(shape): pass
+def fails(shape, classes): raise RuntimeError("no\\nluck")
+"""
+
+
+def test_the_users_own_code_that_fails(capsys: Capture, here: Path) -> None:
+    file = table("t.csv", [[f"{v:.3f}"] for v, *_ in rows()], ["v"])
+    (here / "nets.py").write_text(OWN)
+    (here / "wrong.py").write_text("def x(:\n")
+    for net, says in {
+        "nets.py:one": r"the network nets.py:one cannot be made: TypeError (one() takes 1 positional",
+        "nets.py:fails": f"RuntimeError at {here}/nets.py:3 (no luck); its function is called with the shape",
+        "wrong.py:x": f"SyntaxError at {here}/wrong.py:1",
+    }.items():
+        assert says in refused(["train", file, "--trusted", "ok", "--net", net, "--out", "run"], capsys)
+
+
+def test_a_column_that_is_named_is_not_guessed_to_be_something_else(capsys: Capture) -> None:
+    cells = [[f"{v:.3f}", f"{-v:.3f}", k % 7, y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
+    write_csv(Path("t.csv"), ["x", "y", "index", "kind", "ok"], cells)
+    said = train("t.csv", capsys, "--features", "x,y,index", "--label", "kind", "--trusted", "ok")
+    assert "t.csv: 3 features, label in 'kind'\n" in said
+    assert "2 classes" in said
+    assert call(["predict", "run", "t.csv", "-o", "out.csv"], capsys).code == 0
+    assert [row["id"] for row in read_csv(Path("out.csv"))[:9]] == list("012345678")
