@@ -104,7 +104,8 @@ class Engine:
             cuda = static[0].is_cuda
             if cuda:
                 torch.cuda.synchronize()  # kernels are chosen by their speed here: nothing else should run
-            loss = run()
+            with all_kernels():
+                loss = run()
             if cuda:
                 loss, run = capture(run)
 
@@ -137,15 +138,25 @@ _recorded: dict[Any, tuple[fx.GraphModule, list[int]]] = {}
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying all, for a while."""
+    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying, for a while."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = True
-    cudnn.benchmark_limit = 0
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+@contextmanager
+def all_kernels() -> Iterator[None]:
+    """Let cuDNN try every kernel it has for a convolution, not the ten it thinks best of."""
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark_limit = cudnn.benchmark_limit, 0
+    try:
+        yield
+    finally:
+        cudnn.benchmark_limit = before
 
 
 @contextmanager
