@@ -2,15 +2,15 @@
 
     python docs/beyond/label_net.py         (needs matplotlib and scikit-learn; a minute or two)
 
-One run of `metalabelnet-plus` on `digits` with 100 clean samples, seed 0. A row of a square is a true class, a column the
-class a label speaks for; the label net alone is softmax m_φ(v), without the averaged prediction and the given label.
+One run of `metalabelnet-plus` on `digits` with 100 clean samples, seed 0. A row of a square is a true class, a column
+the class a label speaks for; the label net alone is softmax m_φ(v), without the averaged prediction and the given
+label.
 """
 
 import argparse
 from pathlib import Path
 
 import matplotlib as mpl
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import one_hot
