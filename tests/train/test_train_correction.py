@@ -13,7 +13,7 @@ from torch import Tensor
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.correction import Candidate, History, better, candidate, clean_logits, corrected, judge
+from metalabelnet.train.correction import Candidate, Clean, History, better, candidate, clean_logits, corrected, judge
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem, prepare
@@ -126,7 +126,8 @@ def test_many_clean_samples_tell_means_apart_more_sharply() -> None:
         history = History(2, 2)
         for loss, p in ((1.0, [0.2, 0.8]), (1.1, [0.6, 0.4])):
             losses = torch.full((n,), loss, dtype=torch.float64)
-            history._believe(Candidate(torch.tensor([p]).double(), (0, 0), 1.0, losses), torch.tensor([0]))
+            found = Candidate(torch.tensor([p]).double(), (0, 0), 1.0, torch.zeros(0, 2), losses)
+            history._believe(found, torch.tensor([0]))
         assert history.belief is not None
         assert float(history.belief) / history.weight == pytest.approx((0.2 + weight * 0.6) / (1 + weight))
 
@@ -249,3 +250,47 @@ def test_the_summary_has_the_classes_by_name(tmp_path: Path) -> None:
     assert sum(summary["class_accuracy"].values()) / 3 == pytest.approx(summary["test_accuracy"])  # ten of each
     assert summary["right_before"] == pytest.approx(100 * (1 - summary["noise_rate"]), abs=8)
     assert summary["ece_calibrated"] >= 0
+
+
+def with_labels(kind: str, *, n: int = 600) -> tuple[Tensor, Tensor, Tensor]:
+    """Calibrated probabilities of n samples, true classes, and labels that are wrong by chance or where p is unsure."""
+    g = torch.Generator().manual_seed(3)
+    p = torch.randn(n, 3, generator=g, dtype=torch.float64).mul(2).softmax(1)
+    true = torch.multinomial(p, 1, generator=g)[:, 0]
+    if kind == "chance":
+        wrong = torch.rand(n, generator=g) < 0.1
+        return p, true, torch.where(wrong, (true + 1) % 3, true)
+    return p, true, torch.where(p.max(1).values < 0.7, p.argsort(1)[:, 1], true)  # the second guess where p is unsure
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "taken"), [("chance", 300, True), ("chance", 20, False), ("unsure", 300, False)]
+)
+def test_the_given_label_counts_where_clean_samples_show_its_worth(kind: str, count: int, taken: bool) -> None:
+    p, true, given = with_labels(kind)
+    half = len(p) // 2
+    history = History(1, 1)
+    history.fit = history.best = candidate(p[:half].log(), p[half:].log(), true[half:], (0, 0))._replace(refitted=True)
+    history._believe(history.best, given[:half])
+    nobody = torch.full((half,), -1)
+    clean = Clean(true[half:], torch.where(torch.arange(half) < count, given[half:], nobody))
+    bad = candidate(torch.zeros(half, 3), torch.zeros(half, 3), true[half:], (0, 0))
+    found, suspicion = corrected(history, bad, given[:half], clean)
+    assert found.given is taken
+    assert found.about()["given"] is taken
+    torch.testing.assert_close(suspicion, corrected(history, bad, given[:half])[1])
+    if taken:
+        right = [float((x.argmax(1) == true[:half]).double().mean()) for x in (history.best.p, found.p)]
+        assert right[1] > right[0] + 0.1
+    else:
+        assert found is history.best
+
+
+def test_a_mean_that_has_learned_labels_is_not_multiplied_by_them() -> None:
+    """Without a fitted last layer the given label has no part, whatever clean samples show."""
+    p, true, given = with_labels("chance")
+    history = History(1, 1)
+    history.best = candidate(p.log(), p.log(), true, (0, 0))
+    history._believe(history.best, given)
+    bad = candidate(torch.zeros(len(p), 3), torch.zeros(len(p), 3), true, (0, 0))
+    assert corrected(history, bad, given, Clean(true, given))[0] is history.best

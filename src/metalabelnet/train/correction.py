@@ -7,6 +7,8 @@ The rule, for a sample x with given label y:
                 both to the power 1/t, normalised
     L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least; and so L_F
     p           p_F, until a p_E has a lower loss by more than two standard errors, then that one, and so on
+    q(x, y)     p_F and the given label, by Bayes' rule (`core/posterior.py`); it takes p's place where clean samples
+                that carry a given label too, 30 at least, show a lower loss in the same way
 
     label       argmax p(x)
     confidence  max p(x)
@@ -23,7 +25,8 @@ near the least: on the scale of its standard error, 1/√n; from 100 clean sampl
 count as one, because what is said of them hangs together.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
-The epoch selected for the model is the last to be compared with p: that epoch alone, with its own t.
+The epoch selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a
+mean has learned given labels already, which clean samples do not show, and Bayes' rule would count them twice.
 
 What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
 """
@@ -37,6 +40,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.calibration import at_temperature, calibrated
+from metalabelnet.core.posterior import noise_matrix, posterior
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.refitted import refitted
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-12  # a probability that single precision has lost
 STANDARD_ERRORS = 2.0
+COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
 ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
 
@@ -87,6 +92,24 @@ def clean_rows(method: Method, problem: Problem) -> tuple[Rows, ...]:
     return (problem.select,) if followed else (problem.select, problem.clean)
 
 
+class Clean(NamedTuple):
+    """The clean rows' true classes, and the labels they were given (−1: none)."""
+
+    true: Tensor
+    given: Tensor
+
+    @property
+    def labeled(self) -> Tensor:
+        """Which were given one."""
+        return self.given >= 0
+
+
+def clean_labels(method: Method, problem: Problem) -> Clean:
+    """Both labels of the rows that tell how good probabilities are."""
+    parts = clean_rows(method, problem)
+    return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
+
+
 def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
     """Logits and classes of those rows."""
     parts = clean_rows(method, problem)
@@ -101,29 +124,32 @@ def better(losses: Tensor, than: Tensor) -> bool:
 
 
 class Candidate(NamedTuple):
-    """p of every training row, where it is from — first and last epoch, t —, and its loss on each clean row.
+    """p of every training row, where it is from — first and last epoch, t —, p of the clean rows and its loss on each.
 
     refitted  whether it is p_F, which has a last layer of its own
+    given     whether it is q, in which the given label has a part
     """
 
     p: Tensor
     epochs: tuple[int, int]
     temperature: float
+    clean: Tensor
     losses: Tensor
     refitted: bool = False
+    given: bool = False
 
     def about(self) -> dict[str, Any]:
         """Where it is from and how good it is, for a file."""
         loss, samples = float(self.losses.mean()), len(self.losses)
         about = {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
-        return about | {"refitted": self.refitted}
+        return about | {"refitted": self.refitted, "given": self.given}
 
 
 def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> Candidate:
     """From the logits (or log-probabilities) of training and clean rows, calibrated on the latter."""
     t, _ = calibrated(clean, true)
     losses = functional.cross_entropy(clean.double() / t, true, reduction="none")
-    return Candidate(at_temperature(train, t), epochs, t, losses)
+    return Candidate(at_temperature(train, t), epochs, t, at_temperature(clean, t), losses)
 
 
 class History:
@@ -138,6 +164,7 @@ class History:
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: Candidate | None = None
+        self.fit: Candidate | None = None  # p_F
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
@@ -166,8 +193,8 @@ class History:
         if found is not None:
             train, clean = found
             first = candidate(train, clean, true, (epoch, epoch))
-            self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
-            self._believe(self.best, problem.train.given)
+            self.best = self.fit = first._replace(p=first.p.to(method.task.dtype), refitted=True)
+            self._believe(self.fit, problem.train.given)
 
     def _believe(self, new: Candidate, given: Tensor) -> None:
         """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
@@ -183,22 +210,39 @@ class History:
     def state(self) -> dict[str, Any]:
         """All that is needed to go on from here."""
         state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight")}
-        return state | {"best": None if self.best is None else self.best._asdict()}
+        candidates = {"best": self.best, "fit": self.fit}
+        return state | {name: None if found is None else found._asdict() for name, found in candidates.items()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        best = state.pop("best")
-        self.best = None if best is None else Candidate(**best)
+        for name in ("best", "fit"):
+            found = state.pop(name)
+            setattr(self, name, None if found is None else Candidate(**found))
         for name, value in state.items():
             setattr(self, name, value)
 
 
-def corrected(history: History, selected: Candidate, given: Tensor) -> tuple[Candidate, Tensor]:
-    """The selected epoch alone or, unless that is better, the best mean; and the suspicion of all means."""
+def corrected(
+    history: History, selected: Candidate, given: Tensor, clean: Clean | None = None
+) -> tuple[Candidate, Tensor]:
+    """The selected epoch alone or, unless that is better, the best mean; or q. And the suspicion of all means."""
     if history.best is None or history.belief is None:
         return selected, 1 - given_probability(selected.p, given)
     found = selected if better(selected.losses, history.best.losses) else history.best
-    return found, 1 - history.belief / history.weight
+    suspicion = 1 - history.belief / history.weight
+    if history.fit is None or clean is None or int(clean.labeled.sum()) < COUNTABLE:
+        return found, suspicion
+    with_given = _with_given(history.fit, given, clean)
+    labeled = clean.labeled
+    return (with_given if better(with_given.losses[labeled], found.losses[labeled]) else found), suspicion
+
+
+def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
+    """Q of the training rows and of the clean ones."""
+    T = noise_matrix(fit.p, given)
+    q = posterior(fit.clean, clean.given, T)
+    losses = functional.nll_loss(_log(q.double()), clean.true, reduction="none")
+    return fit._replace(p=posterior(fit.p, given, T), clean=q, losses=losses, given=True)
 
 
 def _log(p: Tensor) -> Tensor:

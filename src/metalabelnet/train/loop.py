@@ -24,7 +24,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
-from metalabelnet.train.correction import History, candidate, clean_logits, corrected
+from metalabelnet.train.correction import History, candidate, clean_labels, clean_logits, corrected
 from metalabelnet.train.engine import Engine, drained, tensor_cores
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
 from metalabelnet.train.folder import RunFolder
@@ -329,7 +329,8 @@ class Loop:
         clean, true = clean_logits(self.method, problem)
         logits = logits_of(self.method, problem.train.x)
         selected = candidate(logits, clean, true, (epoch, epoch))
-        found, suspicion = corrected(self.looked, selected, problem.train.given)
+        checked = clean_labels(self.method, problem)
+        found, suspicion = corrected(self.looked, selected, problem.train.given, checked)
         labels = LabelTable(
             rows=problem.train,
             probabilities=found.p,

@@ -1,0 +1,37 @@
+"""What a given label adds to what was known of a sample without it.
+
+    p_k(x)     the probability of class k, in which the given label y has no part
+    T_kj       P(given label j | true class k), the likeliest for the given labels of all samples
+    q_k(x, y)  ∝ p_k(x) T_ky
+
+True where a wrong label depends on the class alone. Where it depends on the sample too — the hard ones are mistaken,
+for the class they look like — p has said already what y says, and q counts it twice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+STEPS = 30
+KEPT = 0.7  # share of right labels to begin with
+
+
+def noise_matrix(p: Tensor, given: Tensor) -> Tensor:
+    """T by expectation-maximisation; to each row comes one more sample of which nothing is known."""
+    classes, p, given = p.shape[1], p[given >= 0].double(), given[given >= 0]
+    y = functional.one_hot(given, classes).to(p)
+    T = torch.full((classes, classes), (1 - KEPT) / max(1, classes - 1), dtype=p.dtype, device=p.device)
+    T.fill_diagonal_(KEPT)
+    for _ in range(STEPS):
+        table = posterior(p, given, T).T @ y + 1 / classes
+        T = table / table.sum(1, keepdim=True)
+    return T
+
+
+def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor:
+    """Q of each sample; p where there is no given label."""
+    q = p.double() * T.T[given.clamp_min(0)]
+    q = q / q.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+    return torch.where((given >= 0)[:, None], q, p.double()).to(p.dtype)

@@ -1,0 +1,45 @@
+"""What a given label adds: exact for noise that depends on the class, and found without being told the noise."""
+
+import torch
+
+from metalabelnet.core.posterior import noise_matrix, posterior
+
+
+def made(n: int = 20_000) -> tuple[torch.Tensor, ...]:
+    """Samples of three classes with calibrated p, and labels given by a matrix."""
+    g = torch.Generator().manual_seed(0)
+    p = torch.distributions.Dirichlet(torch.full((3,), 0.3)).sample((n,)).double() * 0.98 + 0.02 / 3
+    p = p[torch.randperm(n, generator=g)]
+    true = torch.multinomial(p, 1, generator=g)[:, 0]
+    T = torch.tensor([[0.7, 0.2, 0.1], [0.05, 0.9, 0.05], [0.0, 0.4, 0.6]]).double()
+    return p, true, torch.multinomial(T[true], 1, generator=g)[:, 0], T
+
+
+def test_the_matrix_is_found_and_the_posterior_is_bayes_rule() -> None:
+    torch.manual_seed(0)
+    p, true, given, T = made()
+    found = noise_matrix(p, given)
+    assert (found - T).abs().max() < 0.03
+    torch.testing.assert_close(found.sum(1), torch.ones(3).double())
+    q = posterior(p, given, T)
+    by_hand = torch.stack([p[i] * T[:, given[i]] for i in range(5)])
+    torch.testing.assert_close(q[:5], by_hand / by_hand.sum(1, keepdim=True))
+    right = [float((x.argmax(1) == true).double().mean()) for x in (p, posterior(p, given, found))]
+    assert right[1] > right[0] + 0.02
+    assert right[1] > float((given == true).double().mean())
+
+
+def test_a_sample_without_a_label_keeps_its_p() -> None:
+    p, _, given, T = made(50)
+    given[::2] = -1
+    q = posterior(p.float(), given, T)
+    assert q.dtype == torch.float32
+    torch.testing.assert_close(q[::2], p.float()[::2])
+    assert not torch.allclose(q[1::2], p.float()[1::2])
+    torch.testing.assert_close(noise_matrix(p, given), noise_matrix(p[1::2], given[1::2]))
+
+
+def test_one_class_and_labels_that_nobody_gave() -> None:
+    assert noise_matrix(torch.ones(3, 1), torch.zeros(3, dtype=torch.long)).tolist() == [[1.0]]
+    nothing = noise_matrix(torch.full((3, 2), 0.5), torch.full((3,), -1))
+    torch.testing.assert_close(nothing.sum(1), torch.ones(2).double())
