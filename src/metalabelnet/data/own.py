@@ -55,6 +55,7 @@ class Reading:
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
     card: int | None = None  # bytes that are free on the card samples go to; None: they stay with the processor
+    runs: int = 1  # runs that hold the samples at the same time
     noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
@@ -90,7 +91,7 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         inputs,
         all_of.items,
         all_of.ids,
-        limit=room_for_samples(how.memory_limit, how.card),
+        limit=room_for_samples(how.memory_limit, how.card, how.runs),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
         tell=reading,

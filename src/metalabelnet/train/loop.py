@@ -7,7 +7,7 @@ import io
 import json
 import math
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from metalabelnet import nets
 from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import Batches
-from metalabelnet.data.stored import Stored
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
@@ -183,8 +182,7 @@ class Loop:
             strong_from=self.method.strong_from,
         )
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
-        self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)
-        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.streamed else self.batches.batch
+        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.batches.streamed else self.batches.batch
         self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
@@ -210,20 +208,21 @@ class Loop:
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
-            plan = self.batches.epoch if self.streamed else self.batches.plan
-            for given in plan(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses[self.step] = self.engine.step(given)
-                self.step += 1
-                self.seconds = time.monotonic() - began
-                stopping = stop is not None and stop()
-                if stopping or time.monotonic() - saved >= checkpoint_seconds:
-                    self.save()
-                    saved = time.monotonic()
-                if stopping:
-                    raise Stopped
-                if on_progress is not None:
-                    on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
-                yield
+            plan = self.batches.epoch if self.batches.streamed else self.batches.plan
+            with closing(plan(self.epoch, labeled_only=labeled_only, start=self.step)) as planned:
+                for given in planned:
+                    self.losses[self.step] = self.engine.step(given)
+                    self.step += 1
+                    self.seconds = time.monotonic() - began
+                    stopping = stop is not None and stop()
+                    if stopping or time.monotonic() - saved >= checkpoint_seconds:
+                        self.save()
+                        saved = time.monotonic()
+                    if stopping:
+                        raise Stopped
+                    if on_progress is not None:
+                        on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+                    yield
             yield from drained(self.problem.train.x.device)
             self.check_finite()
             method.end_epoch(self.epoch)
