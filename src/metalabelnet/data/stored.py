@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_PREADV = getattr(os, "preadv", None)  # not on every system
 CHUNK = 1024
 MOST_VALUES = 1 << 22  # in a chunk: large images go through a network in smaller ones
 
@@ -35,7 +36,7 @@ class _File:
     """
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw
+        self.raw, self._number = raw, raw.fileno()
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
@@ -46,16 +47,17 @@ class _File:
 
     def read(self, memory: memoryview, start: int) -> None:
         """Fill the memory with the bytes from `start` on. The place where the file stands is shared, and is not used."""
-        while memory:
-            if hasattr(os, "preadv"):
-                count = os.preadv(self.raw.fileno(), [memory], start)
-            else:
-                with self._lock:
-                    self.raw.seek(start)
-                    count = self.raw.readinto(memory)
-            if not count:
+        while (count := self._read(memory, start)) < len(memory):
+            if count == 0:
                 raise OSError("the file of samples has become shorter")
             memory, start = memory[count:], start + count
+
+    def _read(self, memory: memoryview, start: int) -> int:
+        if _PREADV is not None:
+            return int(_PREADV(self._number, (memory,), start))
+        with self._lock:
+            self.raw.seek(start)
+            return int(self.raw.readinto(memory))
 
     def write(self, memory: memoryview, start: int) -> None:
         """Write these bytes from `start` on."""
