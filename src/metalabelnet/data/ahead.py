@@ -16,9 +16,7 @@ Place = TypeVar("Place")
 Read = TypeVar("Read")
 
 
-def ahead(
-    read: Callable[[Place], Read], places: Iterable[Place], most: int = AHEAD
-) -> Generator[Read, None, None]:
+def ahead(read: Callable[[Place], Read], places: Iterable[Place], most: int = AHEAD) -> Generator[Read, None, None]:
     """What is read at each place, in order, at most so many before they are asked for.
 
     An error of the thread is raised where the result is asked for. The thread is gone when the generator is exhausted

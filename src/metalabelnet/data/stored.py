@@ -46,7 +46,7 @@ class _File:
         return _inherited, (reduction.DupFd(self.raw.fileno()),)
 
     def read(self, memory: memoryview, start: int) -> None:
-        """Fill the memory with the bytes from `start` on. The place where the file stands is shared, and is not used."""
+        """Fill the memory with the bytes from `start` on, wherever the file stands: that place is shared."""
         while (count := self._read(memory, start)) < len(memory):
             if count == 0:
                 raise OSError("the file of samples has become shorter")

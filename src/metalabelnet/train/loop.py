@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.data.readings import Readings
     from metalabelnet.train.settings import Run
 
 
@@ -85,6 +86,7 @@ def training(
     resume: bool = False,
     net: nn.Module | None = None,
     problem: Problem | None = None,
+    readings: Readings | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 10.0,
@@ -93,6 +95,7 @@ def training(
 
     net                 your own classifier, instead of one by name; it is trained in place
     problem             the prepared rows, where several runs share them
+    readings            what was read already, where several runs share the data and not the rows
     on_progress         told about every step and every epoch
     stop                asked after every step; when it says so the run saves its state and raises `Stopped`
     checkpoint_seconds  how much work a crash may cost
@@ -104,7 +107,7 @@ def training(
             raise InputError(
                 f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
             )
-    loop = Loop(run, prepare(run) if problem is None else problem, net, files)
+    loop = Loop(run, prepare(run, readings=readings) if problem is None else problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         about = {"classes": loop.problem.train.classes, "shape": loop.problem.shape, "own_net": own_net}
