@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.data import checked, columns, images, listing, sheet
+from metalabelnet.data import checked, columns, copies, images, listing, sheet
 from metalabelnet.data.columns import Table
 from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
@@ -107,7 +107,8 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
-    twins = checked.twins(rows, part == TRAIN, part == CLEAN)
+    held = copies.digests(x)
+    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
     if twins.any():
         examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
@@ -118,6 +119,9 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
             raise InputError(
                 f"{path}: every training sample is identical to a clean one, which leaves none to train on"
             )
+    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
+    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
+    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=found.kind == "table")
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),

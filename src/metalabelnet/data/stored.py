@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -89,7 +90,6 @@ class Stored:
     @classmethod
     def empty(cls, rows: int, sample: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Stored:
         """Room for so many rows, in a nameless file in that folder."""
-        _give_memory_back()
         folder.mkdir(parents=True, exist_ok=True)
         file = _File(tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115 (closed below)
         file.raw.truncate(rows * math.prod(sample) * dtype.itemsize)
@@ -126,6 +126,7 @@ class Stored:
 
     def read(self, which: slice | Tensor) -> Tensor:
         """Read rows into memory, pinned where they go on to a card, so that the copy need not be waited for."""
+        give_memory_back()
         where = self._positions[which.cpu() if isinstance(which, Tensor) else which]
         pinned = self.device.type == "cuda"
         rows = torch.empty((len(where), *self.shape[1:]), dtype=self.dtype, pin_memory=pinned)
@@ -180,7 +181,8 @@ def chunks(x: Samples, size: int = CHUNK) -> Iterator[Tensor]:
         yield from map(x.__getitem__, places)
 
 
-def _give_memory_back() -> None:
+@functools.cache
+def give_memory_back() -> None:
     """Have the C library return large blocks to the system when they are freed, in whatever process streams samples.
 
     glibc keeps blocks of up to 32 MiB for later by default, and with tensors of that size, aligned as torch asks for,
@@ -197,7 +199,6 @@ def _arrived(
     file: _File, sample: tuple[int, ...], dtype: torch.dtype, positions: NDArray[np.int64], device: str
 ) -> Stored:
     """The rows in a process that was given their file."""
-    _give_memory_back()
     return Stored(file, sample, dtype, torch.from_numpy(positions)).to(device)
 
 
