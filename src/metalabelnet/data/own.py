@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data import checked, columns, copies, images, listing, sheet
+from metalabelnet.data.classes import class_names
 from metalabelnet.data.columns import Table
 from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
@@ -68,6 +68,23 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     """The data set in a folder or a table. `tell` hears how many samples are done."""
     notes: list[str] = []
     train, found = _list(path, how, notes)
+    try:
+        return _read(path, how, folder, tell, notes, train, found)
+    except InputError as error:
+        if path.is_dir() or (how.label is not None and (how.image or how.text or how.features)):
+            raise
+        raise InputError(f"{error} (columns as guessed: {found.said()})") from error
+
+
+def _read(
+    path: Path,
+    how: Reading,
+    folder: Path | None,
+    tell: Tell | None,
+    notes: list[str],
+    train: Listing,
+    found: Columns,
+) -> DataSet:
     clean = checked.find(train, found, None if how.meta_file is None else Path(how.meta_file))
     if not clean and not any(train.truth):
         columns_too = (
@@ -146,7 +163,7 @@ def outline(path: Path, how: Reading) -> Outline:
     """List the samples, for whoever shows them to a person. A clean set need not be there."""
     rows, found = _list(path, how, [])
     clean = checked.find(rows, found, None if how.meta_file is None else Path(how.meta_file))
-    return Outline(rows=rows, columns=found, clean=clean, classes=_classes(rows, [one.label for one in clean], None))
+    return Outline(rows=rows, columns=found, clean=clean, classes=class_names(rows, [one.label for one in clean], None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +187,7 @@ def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
     outside = [one for one in clean if one.position is None]
     n, m = len(train.items), len(train.items) + len(outside)
     items = [*train.items, *(one.item for one in outside), *(test.items if test else [])]
-    names = _classes(train, [one.label for one in clean], test)
+    names = class_names(train, [one.label for one in clean], test)
     number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
     given, true = torch.full((len(items),), UNLABELED), torch.full((len(items),), UNLABELED)
     given[:n] = torch.tensor([number["" if t else y] for y, t in zip(train.labels, train.trusted, strict=True)])
@@ -235,38 +252,6 @@ def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
         name = rows.ids[rows.labels.index("")]
         raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")
     return rows
-
-
-def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tuple[str, ...]:
-    """The names of the classes: those of the training labels, in the order of the alphabet or of numbers."""
-    known = {*train.labels, *train.truth} - {""}
-    for what, labels in (("clean", clean), ("test", test.labels if test else ())):
-        for name in labels:
-            if name not in known:
-                raise checked.unknown_class(name, known, what)
-    nothing = sorted(name for name in known - {*clean} if clean and columns.is_missing(name))
-    if nothing:
-        raise InputError(
-            f"{train.source}: the label of {train.labels.count(nothing[0])} rows is {nothing[0]!r}; leave the cell "
-            "empty where there is no label, or have a clean sample of that class"
-        )
-    if len(known) < 2:
-        raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
-    labeled = sum(label != "" for label in train.labels)
-    if len(known) > max(20, labeled / 2):
-        raise InputError(
-            f"{train.source}: {len(known)} different labels in {labeled} rows are no classes; "
-            "name the column of the classes with --label"
-        )
-    return tuple(sorted(known, key=_in_order))
-
-
-def _in_order(name: str) -> tuple[bool, float, str]:
-    try:
-        number = float(name)
-    except ValueError:
-        number = math.nan
-    return (False, number, name) if math.isfinite(number) else (True, 0.0, name)  # no order has a place for nan
 
 
 def _fit(
