@@ -13,7 +13,8 @@ noisy rows and the clean rows with their true labels; the held-out clean rows se
 
 Saved are, for each noise and seed, NAME.run.npz and NAME.fold0.npz to NAME.fold4.npz; what is there is not made again:
 
-    run    given, true (N,), p (N, C) the table's probabilities, suspicion (N,), suspect (N,), seconds
+    run    given, true (N,), p (N, C) the table's probabilities, suspicion (N,), suspect (N,), seconds;
+           p_y (E, N), losses (E, n): of every look, the probability of the given label and the losses on clean rows
     foldK  rows (M,) of the fold, selected and last (M, C) out-of-sample probabilities, seconds
 """
 
@@ -35,9 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.data import load
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
+from metalabelnet.train.correction import Candidate, History, given_probability
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.folder import commit, versions
-from metalabelnet.train.loop import Loop, to_the_end, train
+from metalabelnet.train.loop import Loop, to_the_end
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision
 
@@ -107,12 +109,26 @@ def human(file: Path, folder: Path) -> str:
     return f"file:{labels}"
 
 
+class Noted(History):
+    """A history that keeps p_y and the losses on clean rows of every mean, so that other weights can be tried later."""
+
+    noted: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def _believe(self, new: Candidate, given: torch.Tensor) -> None:
+        super()._believe(new, given)
+        self.noted = [*getattr(self, "noted", []), (given_probability(new.p, given), new.losses)]
+
+
 def ours(run: Run, problem: Problem) -> dict[str, Any]:
     """One run of the package."""
-    result = train(run, problem=problem)
+    loop = Loop(run, problem, None, None)
+    loop.looked = Noted(run.looks, loop.method.epochs)
+    result = to_the_end(loop.steps(None, None, 1e9))
     verdict, rows = result.labels.verdict(), result.labels.rows
     arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
     arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
+    p_y, losses = (torch.stack(parts) for parts in zip(*loop.looked.noted, strict=True))
+    arrays |= {"p_y": p_y.half(), "losses": losses.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
 

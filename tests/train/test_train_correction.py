@@ -120,6 +120,17 @@ def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
     torch.testing.assert_close(suspicion, expected)
 
 
+def test_many_clean_samples_tell_means_apart_more_sharply() -> None:
+    """From a hundred on, by a tenth of their likelihood: a mean whose loss is higher by 0.1 weighs exp(−0.1 n/10)."""
+    for n, weight in ((25, math.exp(-0.5)), (100, math.exp(-1)), (400, math.exp(-4))):
+        history = History(2, 2)
+        for loss, p in ((1.0, [0.2, 0.8]), (1.1, [0.6, 0.4])):
+            losses = torch.full((n,), loss, dtype=torch.float64)
+            history._believe(Candidate(torch.tensor([p]).double(), (0, 0), 1.0, losses), torch.tensor([0]))
+        assert history.belief is not None
+        assert float(history.belief) / history.weight == pytest.approx((0.2 + weight * 0.6) / (1 + weight))
+
+
 def alone(logits: Tensor) -> Candidate:
     return candidate(logits, logits, TRUE, (7, 7))
 

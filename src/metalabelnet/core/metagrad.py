@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from metalabelnet.core.products import make_dual, unpack_dual
+from metalabelnet.core.products import load_forward_mode, make_dual, unpack_dual
 from metalabelnet.errors import unknown
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class EngineChoice:
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
         self.engine: Engine = engine
+        if engine == "exact":
+            load_forward_mode()
 
     def fall_back(self, error: Exception) -> None:
         """Change to the next engine, if the error says that a derivative is missing and there is a next one."""

@@ -10,7 +10,7 @@ The rule, for a sample x with given label y:
 
     label       argmax p(x)
     confidence  max p(x)
-    suspicion   1 − Σ_E w_E p_E,y(x) over all E and F,  w_E ∝ exp(−√n (L_E − min L))
+    suspicion   1 − Σ_E w_E p_E,y(x) over all E and F,  w_E ∝ exp(−a (L_E − min L)), a = max(√n, n/10)
     suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)); without clean
                 samples p cannot know how many, and a suspect is a sample whose label is not y
 
@@ -18,8 +18,9 @@ Why p_F: a network that is large for its data learns labels by heart as soon as 
 samples that does not show; p_F has not seen the label it is asked about. Why the mean: a network learns what samples
 have in common before it learns single labels by heart, and the mean remembers what it said before. Why two standard
 errors (of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. For
-suspicion it matters too how late a given label was learned; later means have a part in it, as large as their loss is
-near the least on the scale of its standard error, 1/√n.
+suspicion it matters too how late a given label was learned; all means have a part in it, as large as their loss is
+near the least: on the scale of its standard error, 1/√n; from 100 clean samples on by their likelihood, of which ten
+count as one, because what is said of them hangs together.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
 The epoch selected for the model is the last to be compared with p: that epoch alone, with its own t.
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-12  # a probability that single precision has lost
 STANDARD_ERRORS = 2.0
+ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
 
 class Verdict(NamedTuple):
@@ -169,7 +171,8 @@ class History:
 
     def _believe(self, new: Candidate, given: Tensor) -> None:
         """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
-        loss, scale = float(new.losses.mean()), math.sqrt(len(new.losses))
+        loss, n = float(new.losses.mean()), len(new.losses)
+        scale = max(math.sqrt(n), n / ALIKE)
         least = min(loss, self.least)
         now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
         p_y = now * given_probability(new.p, given)

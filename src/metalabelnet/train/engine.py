@@ -5,7 +5,7 @@ The eager path is `method.step`, and it is the truth. The recorded path is the s
     record   the step runs once while every tensor operation it causes is written down — the samples picked and
              augmented, forward passes, the backward passes of autograd, the tangents of forward mode, both optimizers
     compile  the list is cleaned of what was computed twice (the pass that carries tangents repeats parts of the one
-             of step 1) and made into fused kernels; recordings that read the same share them
+             of step 1) and made into fused kernels; runs that record the same share them (`forms`)
     replay   the kernels are captured as one CUDA graph, so that a step costs the host a single launch
 
 What a recording cannot hold sends the run back to the eager path, with the reason: numbers read on the host, control
@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
 from metalabelnet.train.counters import count_together
+from metalabelnet.train.forms import Form, NoForm
 from metalabelnet.train.kept import teach_compiler
 from metalabelnet.train.operators import Operators
 
@@ -93,7 +94,7 @@ class Engine:
     def _record(self, given: Given) -> Callable[[Given], Tensor]:
         static = [_static(tensor) for tensor in _inputs(given)]
         with unchanged(self.method):
-            recording = record(self._plain, given, static)
+            recording = self._recording(given, static)
             step = compiled(recording, static) if self.compiled else recording.graph
 
             def run() -> Tensor:
@@ -103,7 +104,8 @@ class Engine:
             cuda = static[0].is_cuda
             if cuda:
                 torch.cuda.synchronize()  # kernels are chosen by their speed here: nothing else should run
-            loss = run()
+            with all_kernels():
+                loss = run()
             if cuda:
                 loss, run = capture(run)
 
@@ -115,18 +117,46 @@ class Engine:
 
         return replay
 
+    def _recording(self, given: Given, static: Sequence[Tensor]) -> Recording:
+        """That of a run of the same form, on this one's tensors, or one of its own."""
+        form: Form | None = None
+        with suppress(NoForm):
+            form = Form(self.method, self.batch_of, self.bf16, type(given), list(static))
+        if form is not None and form.form in _recorded:
+            graph, places = _recorded[form.form]
+            return Recording(graph, [form.tensors[place] for place in places])
+        recording = record(self._plain, given, static)
+        if form is not None:
+            numbers = {id(tensor): number for number, tensor in enumerate(form.tensors)}
+            if all(id(tensor) in numbers for tensor in recording.tensors):
+                _recorded[form.form] = recording.graph, [numbers[id(tensor)] for tensor in recording.tensors]
+        return recording
+
+
+_recorded: dict[Any, tuple[fx.GraphModule, list[int]]] = {}
+
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying all, for a while."""
+    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying, for a while."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = True
-    cudnn.benchmark_limit = 0
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+@contextmanager
+def all_kernels() -> Iterator[None]:
+    """Let cuDNN try every kernel it has for a convolution, not the ten it thinks best of."""
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark_limit = cudnn.benchmark_limit, 0
+    try:
+        yield
+    finally:
+        cudnn.benchmark_limit = before
 
 
 @contextmanager
