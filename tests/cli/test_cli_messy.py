@@ -307,3 +307,14 @@ def test_a_column_that_is_named_is_not_guessed_to_be_something_else(capsys: Capt
     assert "2 classes" in said
     assert call(["predict", "run", "t.csv", "-o", "out.csv"], capsys).code == 0
     assert [row["id"] for row in read_csv(Path("out.csv"))[:9]] == list("012345678")
+
+
+def test_an_error_says_what_was_guessed_before_it(capsys: Capture, here: Path) -> None:
+    """A column `class` that holds something else is taken for the label; whoever named the columns is told no news."""
+    table = [[f"{value}", f"seat {k}", label, checked] for k, (value, label, checked, _) in enumerate(rows())]
+    write_csv(here / "t.csv", ["size", "class", "outcome", "ok"], table)
+    said = refused(["train", "t.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert "are no classes; name the column of the classes with --label" in said
+    assert said.endswith("(columns as guessed: 2 features, label in 'class')")
+    named = ["--label", "class", "--features", "size"]
+    assert "guessed" not in refused(["train", "t.csv", "--trusted", "ok", *named, "--out", "run"], capsys)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from files import FRUIT, QUICK, TABLE, photos, read_csv, table_rows, text_rows, write_csv
+from PIL import Image
 from shell import call
-from tiny import write_npz
+from tiny import samples, write_npz
 
-from metalabelnet.data import sheet
+from metalabelnet.data import images, sheet
 from metalabelnet.train import RunFolder
 from metalabelnet.train.predict import Predictor, Reader
 
@@ -231,6 +233,62 @@ def test_duplicates_across_train_and_meta_are_reported(capsys: Capture, here: Pa
     assert "2 training samples are identical to clean ones and are taken out" in said
     assert "_unlabeled/and again.png, birne/again.png" in said
     assert not {"birne/again.png", "_unlabeled/and again.png"} & {r["id"] for r in read_csv(here / "run/labels.csv")}
+
+
+def test_copies_in_the_test_part_are_reported(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "photos")
+    shutil.rmtree(here / "photos" / "rare")
+    for k in (10, 50, 51, 60):
+        file = here / "test" / truth[k][1] / f"{k}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(here / "photos" / truth[k][0], file)
+    file.write_bytes((here / "photos" / truth[61][0]).read_bytes())
+    new = here / "test" / truth[0][1] / "new.png"
+    Image.new("RGB", (12, 12), (250, 10, 10)).save(new)
+    write_csv(here / "checked.csv", ["id", "label"], truth[10:40])
+    said = train("photos --meta checked.csv --test test", capsys)
+    assert "4 of 5 test samples are identical to training or clean ones and stay: " in said
+    assert "/10.png" in said
+    assert "new.png" not in said
+    assert "; they flatter the test accuracy" in said
+    assert RunFolder(here / "run").summary()["samples"]["test"] == 5
+
+
+def test_alike_rows_of_a_table_may_be_no_copies(capsys: Capture, here: Path) -> None:
+    rows = [[str(k), "ab"[k % 2]] for k in range(40)]
+    write_csv(here / "table.csv", ["n", "label", "ok"], [[*row, k < 8] for k, row in enumerate(rows)])
+    write_csv(here / "test.csv", ["n", "label"], [["5", "b"], ["77", "a"], ["78", "b"]])
+    said = train("table.csv --trusted ok --test test.csv", capsys)
+    assert "1 of 3 test samples are identical to training or clean ones and stay: 0; where these are copies, " in said
+
+
+def test_copies_in_the_test_part_of_an_npz_file(capsys: Capture, here: Path) -> None:
+    (x, _), (x_test, y_test) = samples(80, seed=0), samples(30, seed=1)
+    x_test[7], x_test[9] = x[3], x[4]
+    write_npz(here / "mine.npz", x_test=x_test, y_test=y_test)
+    said = train("mine.npz --meta 18", capsys)
+    assert "2 of 30 test samples are identical to training or clean ones and stay: 7, 9; where these" in said
+    shutil.rmtree("run")
+    write_npz(here / "mine.npz")
+    assert "identical" not in train("mine.npz --meta 18", capsys)
+
+
+def test_compare_reads_once(capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    decoded: list[Path] = []
+    really = images.decode
+
+    def watched(path: Path, shape: tuple[int, ...]) -> torch.Tensor:
+        decoded.append(path)
+        return really(path, shape)
+
+    monkeypatch.setattr(images, "decode", watched)
+    methods = "--methods cross-entropy,gce --seeds 2 --jobs 1 --meta checked.csv --out both"
+    said = call(["compare", "photos", *QUICK.split(), *methods.split()], capsys)
+    assert said.code == 0, said.err
+    assert len(decoded) == len({*decoded}) == 93
+    assert said.err.count("reading photos: ") == 1
 
 
 def test_nothing_but_copies_of_clean_texts_is_refused(capsys: Capture, here: Path) -> None:

@@ -112,5 +112,5 @@ def test_memory_stays_flat_when_samples_are_streamed(tmp_path: Path) -> None:
         [sys.executable, "-c", FLAT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "0.06 GiB of samples are more than memory should hold: read from disk as needed" in done.stderr
+    assert "60.0 MiB of samples are more than memory should hold: read from disk as needed" in done.stderr
     assert int(done.stdout.splitlines()[-1]) < 5_000  # KiB

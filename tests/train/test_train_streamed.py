@@ -43,7 +43,7 @@ def test_steps_of_batches_from_disk_are_recorded_too(name: str, tmp_path: Path) 
     """What is recorded then begins at the batch: the samples come from outside of it."""
     run, problem = small_run(name, epochs=4), on_disk(small_problem(), tmp_path)
     loop = Loop(run, problem, None, None)
-    assert loop.streamed
+    assert loop.batches.streamed
     eager, other = build(run, problem), build(run, problem)
     engine = Engine(other, loop.engine.batch_of, recorded=True, compiled=False)
     made = batches(run, problem, eager)

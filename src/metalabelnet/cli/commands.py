@@ -19,13 +19,14 @@ from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.formats import FORMATS, choose, read_table
 from metalabelnet.data import DATASETS
+from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISES
 from metalabelnet.train import RunFolder
 from metalabelnet.train.export import to_onnx
 from metalabelnet.train.predict import Predictor, Reader
-from metalabelnet.train.prepare import device_of, prepare
+from metalabelnet.train.prepare import device_of, prepare, read
 from metalabelnet.train.relabel import relabel
 from metalabelnet.train.several import Job, train_all
 
@@ -97,31 +98,37 @@ def compare(args: argparse.Namespace) -> None:
     console = Console()
     console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
     with interruptible() as stop, console.progress(total=len(jobs)) as progress:
-        _announce(console, jobs, workers, progress, resume=args.resume)
+        readings = Readings(at_a_time=min(workers, len(jobs)))
+        _announce(console, jobs, workers, progress, readings, resume=args.resume)
         outcomes = train_all(
             jobs,
             resume=args.resume,
             workers=workers,
+            readings=readings,
             on_progress=lambda n, p: progress.update(n, jobs[n].folder.name, p),
             stop=stop,
         )
     comparison.show(console, out, jobs, outcomes)
 
 
-def _announce(console: Console, jobs: list[Job], workers: int, progress: Bars, *, resume: bool) -> None:
-    """What the reader of the data has to say and what the runs will use and take, before the first one starts.
+def _announce(
+    console: Console, jobs: list[Job], workers: int, progress: Bars, readings: Readings, *, resume: bool
+) -> None:
+    """Read the data; what its reader has to say and what the runs will use and take, before the first one starts.
 
-    With noise by a probe nothing is said: making it takes as long as a short run, and each run makes its own.
+    With noise by a probe that is not said: making it takes as long as a short run, and each run makes its own.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
     left = [job for job in jobs if not RunFolder(job.folder).finished]
-    run = jobs[0].run
-    if not left or (run.noise.startswith("feature") and not run.noise_probs):
+    if not left:
         return
-    problem = prepare(left[0].run, progress.download, progress.samples)
-    for note in problem.notes:
+    run = left[0].run
+    for note in read(run, progress.download, progress.samples, readings).notes:
         console.say(note)
+    if run.noise.startswith("feature") and not run.noise_probs:
+        return
+    problem = prepare(run, readings=readings)
     console.say(comparison.describe_all(left, problem, workers))
 
 

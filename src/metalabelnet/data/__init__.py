@@ -6,11 +6,12 @@ float32, a given label per row and the true one where it is known.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from metalabelnet.data import checked, cifar, digits, fashion_mnist, npz, own
+from metalabelnet.data import checked, cifar, copies, digits, fashion_mnist, npz, own
 from metalabelnet.data.download import Progress, data_folder
 from metalabelnet.data.own import Reading
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
@@ -83,6 +84,7 @@ def load(
         data = DATASETS[name].read(folder, progress)
     elif path.suffix.lower() == ".npz":
         data = npz.read(path, classes=classes, noisy=how.meta_file is not None and not how.noise_to_come)
+        data = dataclasses.replace(data, notes=(*data.notes, *copies.noted(data)))
     else:
         data = _no_data(name, path)
     return data if how.meta_file is None else checked.in_numbers(data, Path(how.meta_file))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from metalabelnet.data.ahead import ahead
 from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.stored import Stored
 from metalabelnet.data.strong import draw_strong, strong
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from metalabelnet.data.rows import Rows
+    from metalabelnet.data.stored import Samples
 
 
 ORDERS = ("shuffled", "given")
@@ -55,6 +60,12 @@ class Picks:
     seed: int
     strong: Tensor | None = None
 
+    def to(self, device: torch.device) -> Picks:
+        """The same on another device, without waiting for it."""
+        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        moved |= {k: v.to(device, non_blocking=True) for k, v in moved.items() if isinstance(v, Tensor)}
+        return Picks(**moved)
+
 
 def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
     """What a network reads: bytes scaled to [−1, 1]; tables as they are."""
@@ -88,12 +99,28 @@ class Batches:
         rows = int((self.train.given != UNLABELED).sum()) if labeled_only else len(self.train)
         return max(1, rows // self.size)
 
-    def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from step `start` on."""
-        return map(self.batch, self.plan(epoch, labeled_only=labeled_only, start=start))
+    @property
+    def streamed(self) -> bool:
+        """Whether samples are read from disk."""
+        return isinstance(self.train.x, Stored) or isinstance(self.clean.x, Stored)
 
-    def plan(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Iterator[Picks]:
-        """What the batches of an epoch will be: drawn for the whole epoch, moved to the device at once."""
+    def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Batch, None, None]:
+        """The batches of an epoch from step `start` on. Samples on disk are read ahead."""
+        plan = self.plan(epoch, labeled_only=labeled_only, start=start)
+        if not self.streamed:
+            yield from map(self.batch, plan)
+            return
+        with closing(ahead(self._read, plan)) as read:
+            for here, x, clean_x in read:
+                picks = here.to(self.train.x.device)
+                x, clean_x = _arrived(self.train.x, picks.train[0], x), _arrived(self.clean.x, picks.clean[0], clean_x)
+                yield self._made(picks, x, clean_x)
+
+    def plan(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Picks, None, None]:
+        """What the batches of an epoch will be: drawn for the whole epoch, moved to the device at once.
+
+        Where samples are read from disk it stays here: to ask the device which they are would be to wait for it.
+        """
         given, steps = self.train.given.cpu(), self.steps(labeled_only=labeled_only)
         rows = (given != UNLABELED).nonzero()[:, 0] if labeled_only else torch.arange(len(given))
         in_a_round = max(1, len(self.clean) // self.size)
@@ -112,9 +139,15 @@ class Batches:
 
     def batch(self, picks: Picks) -> Batch:
         """The samples themselves, cut, turned and scaled. Nothing in it is random."""
+        return self._made(picks, self.train.x[picks.train[0]], self.clean.x[picks.clean[0]])
+
+    def _read(self, picks: Picks) -> tuple[Picks, Tensor | None, Tensor | None]:
+        """The samples that are on disk."""
+        return picks, _read(self.train.x, picks.train[0]), _read(self.clean.x, picks.clean[0])
+
+    def _made(self, picks: Picks, x: Tensor, clean_x: Tensor) -> Batch:
         index, clean = picks.train[0], picks.clean[0]
         augment_clean = self.augment if self.augment_clean else "none"
-        x = self.train.x[index]
         strong_x = None
         if picks.strong is not None:
             strong_x = strong(x, picks.strong, flips="flip" in self.augment, dtype=self.dtype)
@@ -122,7 +155,7 @@ class Batches:
             x=to_input(AUGMENTS[self.augment](x, picks.train[1:]), self.dtype),
             given=self.train.given[index],
             index=index,
-            clean_x=to_input(AUGMENTS[augment_clean](self.clean.x[clean], picks.clean[1:]), self.dtype),
+            clean_x=to_input(AUGMENTS[augment_clean](clean_x, picks.clean[1:]), self.dtype),
             clean_y=self.clean.true[clean],
             seed=picks.seed,
             strong_x=strong_x,
@@ -141,11 +174,24 @@ class Batches:
     def _augmented(self, rows: Tensor, name: str, epoch: int) -> Tensor:
         """(steps, 5, size), on the device: every pick of an epoch."""
         how = draw(rows.numel(), generator(self.seed, "augment", name, epoch))
-        return torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1).to(self.train.x.device)
+        return torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1).to(self._plans_on)
 
     def _strong_views(self, epoch: int, steps: int, size: int) -> Tensor | None:
         """(steps, 15, size), on the device: how the strong views of an epoch are made, if it has some."""
         if self.strong_from is None or epoch < self.strong_from:
             return None
         how = draw_strong(steps * size, generator(self.seed, "augment", "strong", epoch))
-        return how.view(-1, steps, size).transpose(0, 1).contiguous().to(self.train.x.device)
+        return how.view(-1, steps, size).transpose(0, 1).contiguous().to(self._plans_on)
+
+    @property
+    def _plans_on(self) -> torch.device:
+        return torch.device("cpu") if self.streamed else self.train.x.device
+
+
+def _read(x: Samples, rows: Tensor) -> Tensor | None:
+    return x.read(rows) if isinstance(x, Stored) else None
+
+
+def _arrived(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
+    """Samples that were read, or those that are on the device already."""
+    return x[rows] if read is None or isinstance(x, Tensor) else x.arrive(read)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from metalabelnet.data import listing, sheet
+from metalabelnet.data import copies, listing, sheet
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metalabelnet.data.listing import Columns, Listing
-    from metalabelnet.data.rows import DataSet, Rows
+    from metalabelnet.data.rows import DataSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +66,8 @@ def in_numbers(data: DataSet, file: Path) -> DataSet:
         checked[one.position] = known[one.label]
     clean = checked != UNLABELED
     notes.append(f"{int(clean.sum())} clean samples in {file}")
-    if (alike := twins(train, ~clean, clean)).any():
+    held = copies.digests(train.x)
+    if (alike := copies.among(held, copies.pick(held, clean)) & ~clean).any():
         notes.append(f"{int(alike.sum())} training samples are identical to clean ones and stay")
     return dataclasses.replace(data, checked=checked, notes=(*data.notes, *notes))
 
@@ -173,10 +171,3 @@ def _check_labels(file: Path, rows: Listing) -> None:
 def unknown_class(name: str, known: Iterable[str], what: str) -> InputError:
     """A label that the training data does not have."""
     return InputError(f"{what} labels: {unknown('class', name, known)}; the training labels have no such class")
-
-
-def twins(rows: Rows, train: Tensor, clean: Tensor) -> Tensor:
-    """Which of the training rows hold the same numbers as a clean one."""
-    digests = [hashlib.sha256(row.tobytes()).digest() for chunk in chunks(rows.x) for row in chunk.numpy()]
-    of_clean = {digest for digest, is_clean in zip(digests, clean.tolist(), strict=True) if is_clean}
-    return train & torch.tensor([digest in of_clean for digest in digests])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from metalabelnet.data.stored import Stored, chunk_size
+from metalabelnet.data.stored import Stored, chunk_size, give_memory_back
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def fill(
     if in_memory:
         x = torch.empty((len(items), *inputs.shape), dtype=inputs.dtype)
     else:
+        give_memory_back()
         x = Stored.empty(len(items), inputs.shape, inputs.dtype, folder)
     kept: list[int] = []
     failed: list[str] = []

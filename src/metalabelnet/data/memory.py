@@ -9,10 +9,11 @@ from pathlib import Path
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def room_for_samples(gib: float | None, card: int | None = None) -> int:
+def room_for_samples(gib: float | None, card: int | None = None, runs: int = 1) -> int:
     """Bytes that samples may take in memory: as given, else half of what is free (4 GiB where nobody can tell).
 
-    Samples in memory are moved to the card, where there is one: no more than half of what is free there.
+    Samples in memory are moved to the card, where there is one: no more than half of what is free there. Where several
+    runs go on at a time each has its own, and its share of the room.
     """
     if gib is not None:
         return int(gib * GIB)
@@ -25,4 +26,4 @@ def room_for_samples(gib: float | None, card: int | None = None) -> int:
     with contextlib.suppress(OSError, ValueError):  # a container's own limit
         most, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
         free.append(max(0, most - taken))
-    return min([*free, *([] if card is None else [card])]) // 2
+    return min([*free, *([] if card is None else [card])]) // 2 // runs

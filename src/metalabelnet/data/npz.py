@@ -35,7 +35,7 @@ CHANNELS = (1, 3, 4)
 MOST_CLASSES = 100_000  # beyond, a label is a mistake (an id, a year of birth), and names would fill memory
 
 # What comes up when a damaged file is read: found by changing bytes of a good one at random.
-_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def read(
@@ -52,7 +52,7 @@ def read(
     arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
     if any(arrays[key].dtype.kind == "U" for key in _label_keys(arrays)):
         arrays = _numbered(arrays, classes, path)
-    samples = {key: _samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
+    samples = {key: as_samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
     labels = {key: _labels(arrays[key], f"{path}: {key}") for key in _label_keys(arrays)}
     own = arrays.get("classes")
     names = classes if classes is not None and own is None else _classes(own, labels, path)
@@ -90,7 +90,7 @@ def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
             arrays = {key: _array(archive, key, path) for key in KEYS if key in present}
     except InputError:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         raise InputError(f"{path}: cannot be read ({error}); write it with numpy.savez") from error
     for key in needed:
         if key not in arrays:
@@ -105,7 +105,7 @@ def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
 def _array(archive: Any, key: str, path: Path) -> Array:
     try:
         array = archive[key]
-    except _BROKEN as error:
+    except BROKEN as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path}: {key} cannot be read ({reason}); save a plain array of numbers (of names for classes), "
@@ -116,7 +116,7 @@ def _array(archive: Any, key: str, path: Path) -> Array:
     return array
 
 
-def _samples(x: Array, what: str) -> Tensor:
+def as_samples(x: Array, what: str) -> Tensor:
     """Images as uint8 (N, channels, height, width), tables as float32 (N, columns)."""
     if x.size == 0:
         raise InputError(f"{what}: an array of shape {x.shape} is empty; there must be rows and values in them")

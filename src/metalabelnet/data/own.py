@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.data import checked, columns, images, listing, sheet
+from metalabelnet.data import checked, columns, copies, images, listing, sheet
+from metalabelnet.data.classes import class_names
 from metalabelnet.data.columns import Table
 from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
@@ -55,6 +55,7 @@ class Reading:
     encoder: str | None = None
     their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
     card: int | None = None  # bytes that are free on the card samples go to; None: they stay with the processor
+    runs: int = 1  # runs that hold the samples at the same time
     noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
 
 
@@ -67,6 +68,23 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     """The data set in a folder or a table. `tell` hears how many samples are done."""
     notes: list[str] = []
     train, found = _list(path, how, notes)
+    try:
+        return _read(path, how, folder, tell, notes, train, found)
+    except InputError as error:
+        if path.is_dir() or (how.label is not None and (how.image or how.text or how.features)):
+            raise
+        raise InputError(f"{error} (columns as guessed: {found.said()})") from error
+
+
+def _read(
+    path: Path,
+    how: Reading,
+    folder: Path | None,
+    tell: Tell | None,
+    notes: list[str],
+    train: Listing,
+    found: Columns,
+) -> DataSet:
     clean = checked.find(train, found, None if how.meta_file is None else Path(how.meta_file))
     if not clean and not any(train.truth):
         columns_too = (
@@ -90,7 +108,7 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
         inputs,
         all_of.items,
         all_of.ids,
-        limit=room_for_samples(how.memory_limit, how.card),
+        limit=room_for_samples(how.memory_limit, how.card, how.runs),
         folder=data_folder(folder),
         skip=how.on_error == "skip",
         tell=reading,
@@ -106,7 +124,8 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
-    twins = checked.twins(rows, part == TRAIN, part == CLEAN)
+    held = copies.digests(x)
+    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
     if twins.any():
         examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
         done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
@@ -117,6 +136,9 @@ def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None
             raise InputError(
                 f"{path}: every training sample is identical to a clean one, which leaves none to train on"
             )
+    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
+    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
+    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=found.kind == "table")
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),
@@ -141,7 +163,7 @@ def outline(path: Path, how: Reading) -> Outline:
     """List the samples, for whoever shows them to a person. A clean set need not be there."""
     rows, found = _list(path, how, [])
     clean = checked.find(rows, found, None if how.meta_file is None else Path(how.meta_file))
-    return Outline(rows=rows, columns=found, clean=clean, classes=_classes(rows, [one.label for one in clean], None))
+    return Outline(rows=rows, columns=found, clean=clean, classes=class_names(rows, [one.label for one in clean], None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +187,7 @@ def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
     outside = [one for one in clean if one.position is None]
     n, m = len(train.items), len(train.items) + len(outside)
     items = [*train.items, *(one.item for one in outside), *(test.items if test else [])]
-    names = _classes(train, [one.label for one in clean], test)
+    names = class_names(train, [one.label for one in clean], test)
     number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
     given, true = torch.full((len(items),), UNLABELED), torch.full((len(items),), UNLABELED)
     given[:n] = torch.tensor([number["" if t else y] for y, t in zip(train.labels, train.trusted, strict=True)])
@@ -230,38 +252,6 @@ def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
         name = rows.ids[rows.labels.index("")]
         raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")
     return rows
-
-
-def _classes(train: Listing, clean: Sequence[str], test: Listing | None) -> tuple[str, ...]:
-    """The names of the classes: those of the training labels, in the order of the alphabet or of numbers."""
-    known = {*train.labels, *train.truth} - {""}
-    for what, labels in (("clean", clean), ("test", test.labels if test else ())):
-        for name in labels:
-            if name not in known:
-                raise checked.unknown_class(name, known, what)
-    nothing = sorted(name for name in known - {*clean} if clean and columns.is_missing(name))
-    if nothing:
-        raise InputError(
-            f"{train.source}: the label of {train.labels.count(nothing[0])} rows is {nothing[0]!r}; leave the cell "
-            "empty where there is no label, or have a clean sample of that class"
-        )
-    if len(known) < 2:
-        raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
-    labeled = sum(label != "" for label in train.labels)
-    if len(known) > max(20, labeled / 2):
-        raise InputError(
-            f"{train.source}: {len(known)} different labels in {labeled} rows are no classes; "
-            "name the column of the classes with --label"
-        )
-    return tuple(sorted(known, key=_in_order))
-
-
-def _in_order(name: str) -> tuple[bool, float, str]:
-    try:
-        number = float(name)
-    except ValueError:
-        number = math.nan
-    return (False, number, name) if math.isfinite(number) else (True, 0.0, name)  # no order has a place for nan
 
 
 def _fit(

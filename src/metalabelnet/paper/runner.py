@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
 from metalabelnet.paper.budget import Estimate
 from metalabelnet.paper.losses import losses_along_a_step
@@ -40,11 +41,12 @@ def _train_group(
     workers: int,
     on_progress: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
+    readings: Readings,
 ) -> list[Outcome]:
     """Train these runs: in processes beside each other, or on one device, several in turns."""
     if workers > 1 or len(jobs) == 1:
-        return train_all(jobs, resume=True, workers=workers, on_progress=on_progress, stop=stop)
-    return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop)
+        return train_all(jobs, resume=True, workers=workers, on_progress=on_progress, stop=stop, readings=readings)
+    return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop, readings=readings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ class Runner:
         self.failures: list[str] = []
         self.ended = self.total = 0
         self._spoke = time.monotonic()
+        self._readings = Readings(at_a_time=max(together, workers))
 
     def run(self, entries: Sequence[Entry]) -> int:
         """Run what is open; gives the number of runs that are left for want of budget."""
@@ -179,7 +182,9 @@ class Runner:
 
         why = ""
         try:
-            outcomes = _train_group(jobs, workers=self.workers, on_progress=tell, stop=self._stop)
+            outcomes = _train_group(
+                jobs, workers=self.workers, on_progress=tell, stop=self._stop, readings=self._readings
+            )
         except (Stopped, InputError):
             raise
         except Exception as error:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from metalabelnet import nets
 from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import Batches
-from metalabelnet.data.stored import Stored
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method, Task
 from metalabelnet.seeds import stream_seed
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.data.readings import Readings
     from metalabelnet.train.settings import Run
 
 
@@ -86,6 +86,7 @@ def training(
     resume: bool = False,
     net: nn.Module | None = None,
     problem: Problem | None = None,
+    readings: Readings | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 10.0,
@@ -94,6 +95,7 @@ def training(
 
     net                 your own classifier, instead of one by name; it is trained in place
     problem             the prepared rows, where several runs share them
+    readings            what was read already, where several runs share the data and not the rows
     on_progress         told about every step and every epoch
     stop                asked after every step; when it says so the run saves its state and raises `Stopped`
     checkpoint_seconds  how much work a crash may cost
@@ -105,7 +107,7 @@ def training(
             raise InputError(
                 f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
             )
-    loop = Loop(run, prepare(run) if problem is None else problem, net, files)
+    loop = Loop(run, prepare(run, readings=readings) if problem is None else problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         about = {"classes": loop.problem.train.classes, "shape": loop.problem.shape, "own_net": own_net}
@@ -183,8 +185,7 @@ class Loop:
             strong_from=self.method.strong_from,
         )
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
-        self.streamed = isinstance(problem.train.x, Stored) or isinstance(problem.clean.x, Stored)
-        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.streamed else self.batches.batch
+        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.batches.streamed else self.batches.batch
         self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=run.dtype == "bf16")
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
@@ -210,20 +211,21 @@ class Loop:
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
-            plan = self.batches.epoch if self.streamed else self.batches.plan
-            for given in plan(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses[self.step] = self.engine.step(given)
-                self.step += 1
-                self.seconds = time.monotonic() - began
-                stopping = stop is not None and stop()
-                if stopping or time.monotonic() - saved >= checkpoint_seconds:
-                    self.save()
-                    saved = time.monotonic()
-                if stopping:
-                    raise Stopped
-                if on_progress is not None:
-                    on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
-                yield
+            plan = self.batches.epoch if self.batches.streamed else self.batches.plan
+            with closing(plan(self.epoch, labeled_only=labeled_only, start=self.step)) as planned:
+                for given in planned:
+                    self.losses[self.step] = self.engine.step(given)
+                    self.step += 1
+                    self.seconds = time.monotonic() - began
+                    stopping = stop is not None and stop()
+                    if stopping or time.monotonic() - saved >= checkpoint_seconds:
+                        self.save()
+                        saved = time.monotonic()
+                    if stopping:
+                        raise Stopped
+                    if on_progress is not None:
+                        on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+                    yield
             yield from drained(self.problem.train.x.device)
             self.check_finite()
             method.end_epoch(self.epoch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.core.calibration import at_temperature
-from metalabelnet.data import images, listing, npz, sheet
+from metalabelnet.data import images, listing, npz_rows, sheet
 from metalabelnet.data.kinds import Images, from_json
 from metalabelnet.data.stored import chunk_size
 from metalabelnet.errors import InputError
@@ -138,12 +138,10 @@ class Predictor:
         if not source.exists():
             raise InputError(f"{source} does not exist: give a file or folder of samples")
         if source.suffix.lower() == ".npz":
-            rows = npz.read(source, classes=self.classes).train
-            if tuple(rows.x.shape[1:]) != self.shape:
-                raise InputError(
-                    f"{source}: samples of shape {tuple(rows.x.shape[1:])} do not fit, the model takes {self.shape}"
-                )
-            return len(rows), zip(rows.ids, rows.x, strict=True)  # type: ignore[arg-type]
+            count, shape, pieces = npz_rows.pieces(source, self.classes)
+            if shape != self.shape:
+                raise InputError(f"{source}: samples of shape {shape} do not fit, the model takes {self.shape}")
+            return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(pieces)))
         if kind == "image" and source.is_dir():
             files = listing.image_files(source)
             if not files:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data import DataSet
+    from metalabelnet.data.readings import Readings
     from metalabelnet.train.settings import Run
 
 
@@ -74,12 +75,27 @@ def device_of(run: Run) -> torch.device:
     return device
 
 
-def prepare(run: Run, progress: Progress | None = None, on_samples: Progress | None = None) -> Problem:
+def read(
+    run: Run,
+    progress: Progress | None = None,
+    on_samples: Progress | None = None,
+    readings: Readings | None = None,
+) -> DataSet:
+    """The data of a run. Depends on its data settings alone: where several runs have the same, `readings` is asked."""
+    how = dataclasses.replace(run.reading(), card=_free_on(device_of(run)))
+    loaded = load if readings is None else readings.load
+    return loaded(run.data, Path(run.data_dir) if run.data_dir else None, progress, reading=how, on_samples=on_samples)
+
+
+def prepare(
+    run: Run,
+    progress: Progress | None = None,
+    on_samples: Progress | None = None,
+    readings: Readings | None = None,
+) -> Problem:
     """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone."""
-    where = Path(run.data_dir) if run.data_dir else None
     device = device_of(run)
-    how = dataclasses.replace(run.reading(), card=_free_on(device))
-    data = load(run.data, where, progress, reading=how, on_samples=on_samples)
+    data = read(run, progress, on_samples, readings)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))

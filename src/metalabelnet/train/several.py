@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
 from metalabelnet.train import worker
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Stopped, train
+from metalabelnet.train.prepare import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +54,11 @@ def train_all(
     workers: int = 1,
     on_progress: Callable[[int, Progress | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    readings: Readings | None = None,
 ) -> list[Outcome]:
     """Train all jobs and give their outcomes, in order.
+
+    Data that several jobs have in common is read once; `readings` has what was read before.
 
     Every folder is checked before the first run starts. A finished folder is not run again when resuming.
     A run that diverges is reported in its outcome and does not keep the others from going on.
@@ -63,14 +68,22 @@ def train_all(
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
     tell, asked = on_progress or (lambda _number, _progress: None), stop or (lambda: False)
+    readings = readings or Readings(at_a_time=min(workers, len(jobs)))
     if workers == 1 or len(jobs) == 1:
         with _one_thread():
-            return [_work(n, job, resume=resume, tell=tell, stop=asked) for n, job in enumerate(jobs)]
+            return [
+                _work(n, job, resume=resume, tell=tell, stop=asked, readings=readings) for n, job in enumerate(jobs)
+            ]
+
+    left = [job.run for job in jobs if not RunFolder(job.folder).finished]
+    if len(left) > 1:
+        read(left[0], readings=readings)
 
     context = multiprocessing.get_context("spawn")
     told: multiprocessing.Queue[Told] = context.Queue()
     stopping = context.Event()
-    with ProcessPoolExecutor(workers, context, initializer=worker.start, initargs=(told, stopping)) as pool:
+    given = (told, stopping, readings.to_send())
+    with ProcessPoolExecutor(workers, context, initializer=worker.start, initargs=given) as pool:
         with worker.signals_wait():
             futures = [pool.submit(_work_beside, n, job, resume=resume) for n, job in enumerate(jobs)]
         while not all(future.done() for future in futures):
@@ -92,14 +105,27 @@ def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
 
 
 def _work(
-    number: int, job: Job, *, resume: bool, tell: Callable[[int, Progress | None], None], stop: Callable[[], bool]
+    number: int,
+    job: Job,
+    *,
+    resume: bool,
+    tell: Callable[[int, Progress | None], None],
+    stop: Callable[[], bool],
+    readings: Readings,
 ) -> Outcome:
     files = RunFolder(job.folder)
     if stop():
         raise Stopped
     try:
         if not files.finished:
-            train(job.run, folder=job.folder, resume=resume, on_progress=lambda p: tell(number, p), stop=stop)
+            train(
+                job.run,
+                folder=job.folder,
+                resume=resume,
+                readings=readings,
+                on_progress=lambda p: tell(number, p),
+                stop=stop,
+            )
     except Diverged as error:
         outcome = Outcome(failure=str(error))
     else:
@@ -113,7 +139,7 @@ def _work_beside(number: int, job: Job, *, resume: bool) -> Outcome:
     here = worker.this_worker()
     try:
         with here.busy():
-            return _work(number, job, resume=resume, tell=here.tell, stop=here.stop)
+            return _work(number, job, resume=resume, tell=here.tell, stop=here.stop, readings=here.readings)
     except OSError as error:  # so that it reaches the parent as one sentence
         raise InputError(f"{job.folder}: {error}") from None
 

@@ -26,6 +26,7 @@ from metalabelnet.train.several import Job, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from metalabelnet.data.readings import Readings
 
 APART = 40  # steps
 
@@ -64,6 +65,7 @@ def train_together(
     on_progress: Callable[[int, Progress | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 60.0,
+    readings: Readings | None = None,
 ) -> list[Outcome]:
     """Train all jobs, up to `together` at a time, and give their outcomes in order.
 
@@ -81,6 +83,7 @@ def train_together(
             job.run,
             folder=job.folder,
             resume=resume,
+            readings=readings,
             on_progress=lambda progress: tell(number, progress),
             stop=stop,
             checkpoint_seconds=checkpoint_seconds,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from metalabelnet.data.readings import Readings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.queues import Queue
@@ -31,8 +33,9 @@ TIME_TO_ANSWER = 1.0  # seconds
 class Worker:
     """The process this is, seen from its runs."""
 
-    def __init__(self, told: Queue[Told], stopping: Event) -> None:
+    def __init__(self, told: Queue[Told], stopping: Event, readings: Readings | None = None) -> None:
         self._told, self._stopping = told, stopping
+        self.readings = readings or Readings()
         self._busy = self._leaving = False
 
     @contextmanager
@@ -79,10 +82,10 @@ def this_worker() -> Worker:
     return _here[0]
 
 
-def start(told: Queue[Told], stopping: Event) -> None:
+def start(told: Queue[Told], stopping: Event, readings: Readings) -> None:
     """Make this process a worker: one thread, and deaf to Ctrl-C, because the parent hears it."""
     torch.set_num_threads(1)
-    worker = Worker(told, stopping)
+    worker = Worker(told, stopping, readings)
     _here[:] = [worker]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.leave)
