@@ -189,13 +189,13 @@ def _normalised(
     tangent = backward(of_x, x, weight, None, None, mean, invstd, True, eps, [True, False, False])[0]  # noqa: FBT003
     if of_weight is not None:
         by_x = of_weight * invstd
-        tangent.addcmul_(x, _channels(by_x, x)).sub_(_channels(by_x * mean, x))
+        tangent.addcmul_(x, by_channel(by_x, x)).sub_(by_channel(by_x * mean, x))
     if of_bias is not None:
-        tangent.add_(_channels(of_bias, x))
+        tangent.add_(by_channel(of_bias, x))
     return Result(y, tangent)
 
 
-def _channels(values: Tensor, like: Tensor) -> Tensor:
+def by_channel(values: Tensor, like: Tensor) -> Tensor:
     """One value a channel, in a shape that spreads over samples and places."""
     return values.view(1, -1, *(1,) * (like.ndim - 2))
 

@@ -46,6 +46,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "features of warm-up": {"features": "warm-up"},
     "no prior": {"prior": 0.0},
     "no given label": {"given": 0.0},
+    "none of these four": {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0},
     "no strong view": {"consistency": 0.0},
     "losses summed over classes": {"loss_scale": "sum"},
     "as it was first": {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from metalabelnet.core.products import by_channel
 from metalabelnet.train.kept import kept
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def batch_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by x, weight and bias where the statistics are the batch's."""
     places, count = _places(x), x.numel() // x.shape[1]
-    centred = x - _channels(mean, x)
+    centred = x - by_channel(mean, x)
     total, dot = grad.sum(places), (grad * centred).sum(places)
     m, c, s = kept(total / count), kept(dot * invstd * invstd / count), _scale(weight, invstd)
-    by_x = (grad - _channels(m, x) - centred * _channels(c, x)) * _channels(s, x)
+    by_x = (grad - by_channel(m, x) - centred * by_channel(c, x)) * by_channel(s, x)
     return by_x, dot * invstd, total
 
 
@@ -55,14 +56,9 @@ def _scale(weight: Tensor | None, invstd: Tensor) -> Tensor:
 
 
 def _moved(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    y = (x - _channels(mean, x)) * _channels(scale, x)
-    return y if bias is None else y + _channels(bias, x)
+    y = (x - by_channel(mean, x)) * by_channel(scale, x)
+    return y if bias is None else y + by_channel(bias, x)
 
 
 def _places(x: Tensor) -> list[int]:
     return [d for d in range(x.ndim) if d != 1]
-
-
-def _channels(values: Tensor, like: Tensor) -> Tensor:
-    """One value a channel, in a shape that spreads over samples and places."""
-    return values.view(1, -1, *(1,) * (like.ndim - 2))
