@@ -25,7 +25,7 @@ COUNTS = {
     "fig-losses": 1,
     "cifar10n": 14 * 3,
     "beyond": 9 * 30 * 5,
-    "beyond-ablation": 10 * 4 * 3,
+    "beyond-ablation": 11 * 4 * 3,
 }
 
 
