@@ -21,6 +21,7 @@ from torch.nn.functional import one_hot
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.core.calibration import calibrated
+from metalabelnet.core.posterior import noise_matrix, posterior
 from metalabelnet.train import recipe
 from metalabelnet.train.correction import Candidate, better, candidate, clean_logits, clean_rows
 from metalabelnet.train.evaluate import calibration_error, logits_of
@@ -44,17 +45,9 @@ class Kept(Loop):
         )
 
 
-def bayes(p: Tensor, given: Tensor, steps: int = 50) -> Tensor:
+def bayes(p: Tensor, given: Tensor) -> Tensor:
     """p(true = k | x, y) ∝ p_k(x) T_ky, with T by expectation-maximisation on these rows."""
-    classes = p.shape[1]
-    y = one_hot(given, classes).to(p)
-    T = torch.full((classes, classes), 0.3 / (classes - 1), dtype=p.dtype).fill_diagonal_(0.7)
-    for _ in range(steps + 1):
-        q = p * T.T[given]
-        q = q / q.sum(1, keepdim=True)
-        T = q.T @ y + 1 / classes
-        T = T / T.sum(1, keepdim=True)
-    return q
+    return posterior(p, given, noise_matrix(p, given))
 
 
 def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], Any]:
@@ -94,6 +87,7 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
         "mean up to the least loss on clean samples": min(means, key=lambda m: float(m.losses.mean())).p,
         "mean up to the last loss lower by two standard errors": last_better(means[0]).p,
         "first features, last layer fitted without the own label": fit.p,
+        "… and Bayes with a noise matrix, whatever clean samples say": bayes(fit.p, problem.train.given),
         "that, or a mean whose loss is lower by two standard errors (the rule)": last_better(fit).p,
     }
     if result.labels.soft_labels is not None:

@@ -1,5 +1,6 @@
 """Corrected labels: the rule, its history, and what is measured of them."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -20,7 +21,7 @@ from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision, class_accuracy, label_quality
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `small`
-from small import blobs
+from small import blobs, small_problem, small_run
 
 GIVEN = torch.tensor([0, 1, -1, 2])
 P = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]], dtype=torch.float64)
@@ -294,3 +295,18 @@ def test_a_mean_that_has_learned_labels_is_not_multiplied_by_them() -> None:
     history._believe(history.best, given)
     bad = candidate(torch.zeros(len(p), 3), torch.zeros(len(p), 3), true, (0, 0))
     assert corrected(history, bad, given, Clean(true, given))[0] is history.best
+
+
+@pytest.mark.parametrize(("checked", "trusted", "kept"), [(40, True, True), (20, True, False), (40, False, False)])
+def test_the_fit_is_kept_only_where_it_can_be_asked_again(checked: int, trusted: bool, kept: bool) -> None:
+    """It is as large as the label table, and every checkpoint has it."""
+    clean = blobs(40, seed=1)
+    clean = clean.with_given(torch.where(torch.arange(40) < checked, clean.given, -1))
+    problem = dataclasses.replace(small_problem(), clean=clean, trusted=trusted)
+    problem = dataclasses.replace(problem, select=problem.select.with_given(torch.full_like(problem.select.given, -1)))
+    method = build(small_run("metalabelnet"), problem)
+    history = History(1, 1)
+    history.look(method, problem, 0)
+    assert history.best is not None
+    assert (history.fit is not None) is kept
+    assert (history.state()["fit"] is not None) is kept

@@ -103,6 +103,11 @@ class Clean(NamedTuple):
         """Which were given one."""
         return self.given >= 0
 
+    @property
+    def countable(self) -> bool:
+        """Whether they are enough to tell what a given label is worth."""
+        return int(self.labeled.sum()) >= COUNTABLE
+
 
 def clean_labels(method: Method, problem: Problem) -> Clean:
     """Both labels of the rows that tell how good probabilities are."""
@@ -164,7 +169,7 @@ class History:
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: Candidate | None = None
-        self.fit: Candidate | None = None  # p_F
+        self.fit: Candidate | None = None  # p_F, where clean rows can tell what q would be worth
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
@@ -193,8 +198,9 @@ class History:
         if found is not None:
             train, clean = found
             first = candidate(train, clean, true, (epoch, epoch))
-            self.best = self.fit = first._replace(p=first.p.to(method.task.dtype), refitted=True)
-            self._believe(self.fit, problem.train.given)
+            self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
+            self.fit = self.best if problem.trusted and clean_labels(method, problem).countable else None
+            self._believe(self.best, problem.train.given)
 
     def _believe(self, new: Candidate, given: Tensor) -> None:
         """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
@@ -230,7 +236,7 @@ def corrected(
         return selected, 1 - given_probability(selected.p, given)
     found = selected if better(selected.losses, history.best.losses) else history.best
     suspicion = 1 - history.belief / history.weight
-    if history.fit is None or clean is None or int(clean.labeled.sum()) < COUNTABLE:
+    if history.fit is None or clean is None or not clean.countable:
         return found, suspicion
     with_given = _with_given(history.fit, given, clean)
     labeled = clean.labeled
