@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
-from metalabelnet.train import engine as engine_module
+from metalabelnet.train import compiled as compiled_module
 from metalabelnet.train.engine import Engine, EngineFallback, _tensors
 from metalabelnet.train.loop import build
 from small import batches, small_problem, small_run
@@ -49,7 +49,7 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
 def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of one form share what was compiled, and each works on its own tensors."""
     problem, made = small_problem(), []
-    monkeypatch.setattr(engine_module, "compile_recording", lambda recording, _: made.append(1) or recording.graph)
+    monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, _: made.append(1) or graph)
     for seed in (0, 1):
         run = small_run("metalabelnet", seed=seed, warmup=0)
         eager, other = build(run, problem), build(run, problem)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +25,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.train.compiled import compiled
 from metalabelnet.train.counters import count_together
 from metalabelnet.train.forms import Form, NoForm
-from metalabelnet.train.kept import teach_compiler
 from metalabelnet.train.operators import Operators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from metalabelnet.methods import Method
 
 Given = Batch | Picks
-Step = Callable[..., Tensor]
 
 
 class EngineFallback(UserWarning):
@@ -95,7 +93,8 @@ class Engine:
         static = [_static(tensor) for tensor in _inputs(given)]
         with unchanged(self.method):
             recording = self._recording(given, static)
-            step = compiled(recording, static) if self.compiled else recording.graph
+            examples = [*recording.tensors, *static]
+            step = compiled(recording.graph, examples) if self.compiled else recording.graph
 
             def run() -> Tensor:
                 with torch.no_grad():
@@ -231,44 +230,6 @@ def _lifted(module: fx.GraphModule) -> Recording:
             module.graph.erase_node(node)
     count_together(module.graph)
     return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
-
-
-_compiled: dict[Any, Step] = {}
-
-
-def compiled(recording: Recording, inputs: Sequence[Tensor]) -> Step:
-    """The recording as fused kernels. Runs that do the same with tensors of the same form share one compilation."""
-    examples = [*recording.tensors, *inputs]
-    key = (recording.graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in examples))
-    if key not in _compiled:
-        _compiled[key] = compile_recording(recording, examples)
-    return _compiled[key]
-
-
-def compile_recording(recording: Recording, examples: Sequence[Tensor]) -> Step:
-    """Compile for tensors of the form of these."""
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
-        from torch._functorch.compile_utils import fx_graph_cse
-        from torch._inductor import config
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-        teach_compiler()
-
-        def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-            # By now nothing in the graph works in place, so that equal expressions are equal values.
-            merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
-            merged.meta.update(inner.meta)
-            return compile_fx_inner(merged, inputs, **options)
-
-        # The rows of a batch were drawn from the rows there are: no kernel need check them. What is quick to compute
-        # of numbers that a kernel reads anyway (a normalised activation) is computed again rather than stored. And
-        # what a recording computes side by side stays there: to be joined is worth more than to be near its reader.
-        options: dict[str, Any] = {"assert_indirect_indexing": False, "reorder_for_locality": False}
-        options |= {"realize_reads_threshold": 12, "realize_opcount_threshold": 50}
-        with config.patch(options):
-            step: Any = compile_fx(recording.graph, list(examples), inner_compile=without_repeats)
-    return step  # type: ignore[no-any-return]
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:

@@ -1,0 +1,46 @@
+"""What was compiled once is found again, by other processes too."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from metalabelnet.train import compiled
+from metalabelnet.train.kept import kept
+
+
+def test_runs_that_share_a_recording_share_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is the key: the compiler must leave it as it was."""
+    monkeypatch.setattr(compiled, "_compiled", {})
+    x = torch.rand(7)
+    graph = make_fx(lambda x: (2 * x).sum())(x)
+    first = compiled.compiled(graph, [x])
+    assert compiled.compiled(graph, [x]) is first
+    assert isinstance(first(x), Tensor)
+
+
+def test_another_process_finds_what_was_compiled_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return kept(x * y).sum() + (x * y).sum()
+
+    x, y = torch.rand(7, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
+    graph = make_fx(step)(x, y)
+
+    def found() -> int:
+        """How often the compiler found what it was asked for, after asking once more."""
+        counters.clear()
+        torch.testing.assert_close(compiled.compile_graph(graph, [x, y])(x, y), step(x, y), rtol=1e-12, atol=1e-12)
+        return counters["inductor"]["fxgraph_cache_hit"]
+
+    with fresh_cache(dir=str(tmp_path)):
+        assert found() == 0
+        assert found() == 1
+        changed = tmp_path / "kept.py"
+        changed.write_text("# another version of our part\n")
+        monkeypatch.setattr(compiled.kept, "__file__", str(changed))
+        assert found() == 0  # what an older version made is not taken
