@@ -111,6 +111,7 @@ def test_negative_padding_is_refused() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_card_makes_naive_crops_without_waiting() -> None:
     x, how = images(8, 3, 4, 4).cuda(), draw(8, rng(), 2).cuda()
     flip_crop(x, how, 2)

@@ -114,6 +114,7 @@ def test_images_of_bytes_have_one_and_nothing_else() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_card_makes_them_without_waiting() -> None:
     x, how = images(8, 3, 8, 8), draw_strong(8, rng())
     there = x.cuda(), how.cuda()
