@@ -11,6 +11,7 @@ from tiny import BASIC, samples, tiny_run, write_npz
 from torch import Tensor
 
 from metalabelnet.data import UNLABELED, Rows
+from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
 from metalabelnet.train import prepare as prepare_module
 from metalabelnet.train import recipe
@@ -206,6 +207,34 @@ def test_the_probe_has_learned_and_has_no_ties(probe: dict[str, Any], monkeypatc
     assert (scores.argmax(1) == true).double().mean() > 0.97
     second = scores.sort(1).values[:, -2]
     assert len(second.unique()) > 0.99 * len(second)
+
+
+def test_runs_that_share_a_reading_share_the_probe(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other methods and noise rates have the same; another seed has its own, and so has other data."""
+    asked = []
+
+    def ask(*args: Any, **how: Any) -> Tensor:
+        asked.append(how["seed"])
+        return log_probabilities(*args, **how)
+
+    monkeypatch.setattr(prepare_module, "log_probabilities", ask)
+    readings = Readings()
+    changes = ({"noise": "feature:0.4"}, {"noise": "feature:0.2", "method": "fine-tune"}, {"seed": 1})
+    runs = [tiny_run(data, **{"noise": "feature:0.4", **change}) for change in changes]
+    shared = [prepare(run, readings=readings) for run in runs]
+    assert asked == [0, 1]
+    assert all(same_problem(one, prepare(run)) for one, run in zip(shared, runs, strict=True))
+    other = data.with_name("other.npz")
+    other.write_bytes(data.read_bytes())
+    asked.clear()
+    prepare(tiny_run(other, noise="feature:0.4"), readings=readings)
+    assert asked == [0]
+
+
+@pytest.mark.gpu
+def test_a_card_makes_the_same_noise_each_time(data: Path) -> None:
+    first, second = (prepare(tiny_run(data, noise="feature:0.4", device="cuda")) for _ in range(2))
+    assert torch.equal(first.train.given, second.train.given)
 
 
 def test_the_probe_is_the_same_each_time(data: Path) -> None:

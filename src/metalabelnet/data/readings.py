@@ -21,6 +21,7 @@ from metalabelnet.data.rows import DataSet, Rows
 from metalabelnet.data.stored import Stored, chunk_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from metalabelnet.data.download import Progress
@@ -39,6 +40,7 @@ class Readings:
         self.at_a_time = at_a_time
         self._asked: Any = None
         self._kept: dict[str, Any] = {}
+        self._found: dict[Any, Any] = {}
 
     def load(
         self,
@@ -52,12 +54,18 @@ class Readings:
         """The data set, read now or before. What is free on a card decides where samples are put, not what they are."""
         asked = (name, folder, dataclasses.replace(reading, card=None))
         if asked != self._asked:
-            self._asked, self._kept = None, {}  # room for what comes
+            self._asked, self._kept, self._found = None, {}, {}  # room for what comes
             how = dataclasses.replace(reading, runs=self.at_a_time)
             data = load(name, folder, progress, reading=how, on_samples=on_samples)
             self._kept = {f.name: _kept(getattr(data, f.name), data_folder(folder)) for f in dataclasses.fields(data)}
             self._asked = asked
         return DataSet(**{name: _given(value) for name, value in self._kept.items()})
+
+    def once(self, what: Any, find: Callable[[], Tensor]) -> Tensor:
+        """What runs find out about the data they have read, found by the first that asks for it."""
+        if what not in self._found:
+            self._found[what] = find().numpy()
+        return torch.from_numpy(self._found[what])
 
     def to_send(self) -> Readings:
         """These readings for a process that is to be started: without what can only be copied and is large."""

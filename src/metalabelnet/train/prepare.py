@@ -100,7 +100,7 @@ def prepare(
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
     train = limited(split.train, run.limit, generator(run.seed, "limit"))
-    train = train.with_given(_given(run, data, train))
+    train = train.with_given(_given(run, data, train, readings))
     rate = reached_rate(train.true, train.given)
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     if not (train.given != UNLABELED).any():
@@ -129,7 +129,7 @@ def _free_on(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
+def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> Tensor:
     """The given labels under the run's noise. Rows whose truth is unknown keep the label they have."""
     noise = Noise.parse(run.noise)
     if noise.kind == "none":
@@ -139,13 +139,12 @@ def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
         if run.noise_probs:
             whole = read_probabilities(Path(run.noise_probs), len(data.train), len(data.classes))
             scores = whole[train.index]
-        else:
-            shape = tuple(train.x.shape[1:])
-            name = nets.auto(shape, (data.inputs or {}).get("kind")) if run.net == "auto" else run.net
-            seed = stream_seed(run.seed, "probe")
-            net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
-            device = device_of(run)
-            scores = log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed)
+        elif readings is None:
+            scores = _probe(run, data, train)
+        else:  # runs of other methods and noise rates have the same
+            names = ("split", "meta", "limit", "net", "pretrained", "augment", "seed", "device")
+            same = tuple(getattr(run, name) for name in names)
+            scores = readings.once(("probe", *same), lambda: _probe(run, data, train))
     labels = corrupt(
         noise,
         train.true,
@@ -156,6 +155,16 @@ def _given(run: Run, data: DataSet, train: Rows) -> Tensor:
     )
     known = train.true != UNLABELED
     return torch.where(known & (train.given != UNLABELED), labels, train.given)
+
+
+def _probe(run: Run, data: DataSet, train: Rows) -> Tensor:
+    """How much every training row looks like each class."""
+    shape = tuple(train.x.shape[1:])
+    name = nets.auto(shape, (data.inputs or {}).get("kind")) if run.net == "auto" else run.net
+    seed = stream_seed(run.seed, "probe")
+    net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
+    device = device_of(run)
+    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed)
 
 
 def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
