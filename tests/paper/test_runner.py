@@ -150,19 +150,25 @@ def test_a_diverging_run_is_said_and_recorded_and_the_others_go_on(tmp_path: Pat
     assert Made(tmp_path).run([wild]) == 0  # not tried again
 
 
-def test_a_group_that_breaks_is_made_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_breaks_goes_on_with_fewer_then_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = module._train_group
     bad = three()[1].method
 
+    asked: list[tuple[int, int]] = []
+
     def memory_is_short(jobs: Sequence[Job], **more: Any) -> list[Outcome]:
+        asked.append((len(jobs), more["together"]))
         if len(jobs) > 1 or jobs[0].run.method == bad:
             raise RuntimeError("CUDA out of memory")
         return real(jobs, **more)
 
     monkeypatch.setattr(module, "_train_group", memory_is_short)
-    monkeypatch.setattr(module, "_shape", lambda _task: "all alike")
     made = Made(tmp_path, together=8)
     made.run(three())
+    assert asked == [(3, 3), (3, 1), (1, 1), (1, 1), (1, 1)]
+    assert "going on with 1" in made.said[0]
     assert len(made.results.lines) == 2
     assert made.runner.failures == [f"{three()[1]}: RuntimeError: CUDA out of memory"]
 
@@ -238,22 +244,29 @@ def test_a_run_whose_process_was_killed_can_be_made_again(tmp_path: Path, monkey
     assert len(made.runner.failures) == 3
 
 
-def test_runs_of_one_method_and_shape_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: list[list[tuple[str, int]]] = []
+def test_runs_on_one_data_set_go_together_whatever_their_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[tuple[int, list[tuple[str, str]]]] = []
 
-    def note(jobs: Sequence[Job], **_: Any) -> list[Outcome]:
-        groups.append([(job.run.method, job.run.seed) for job in jobs])
+    def note(jobs: Sequence[Job], **more: Any) -> list[Outcome]:
+        groups.append((more["together"], [(Path(job.run.data).stem, job.run.method) for job in jobs]))
         return [Outcome() for _ in jobs]
 
     monkeypatch.setattr(module, "_train_group", note)
-    many = entries("cifar10-table", dataclasses.replace(SMOKE, seeds=3, methods=("cross-entropy", "fine-tune")))
-    Made(tmp_path, together=2).run(many)
-    assert groups == [
-        [("cross-entropy", 0), ("cross-entropy", 1)],
-        [("fine-tune", 0), ("fine-tune", 1)],
-        [("cross-entropy", 2)],
-        [("fine-tune", 2)],
-    ]
+    digits = entries("cifar10-table", dataclasses.replace(SMOKE, methods=("cross-entropy", "fine-tune", "gce")))
+    other = [dataclasses.replace(one, fields={**one.fields, "data": "other.npz"}) for one in digits[:1]]
+    Made(tmp_path, together=2).run([digits[0], *other, *digits[1:]])
+    methods = [("digits", method) for method in ("cross-entropy", "fine-tune", "gce")]
+    assert groups == [(2, methods), (1, [("other", "cross-entropy")])]
+
+
+def test_where_one_ends_the_next_begins(tmp_path: Path) -> None:
+    """Three runs, two at a time: what they come to is what each comes to alone."""
+    alone, beside = Made(tmp_path / "alone"), Made(tmp_path / "beside", together=2)
+    assert alone.run(three()) == beside.run(three()) == 0
+    assert outcome(alone.results) == outcome(beside.results)
+    assert [one.get("together") for one in beside.results.lines] == [2, 2, 2]
 
 
 def test_a_folder_that_was_finished_before_its_line_was_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
@@ -39,6 +39,7 @@ def _train_group(
     jobs: Sequence[Job],
     *,
     workers: int,
+    together: int,
     on_progress: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
     readings: Readings,
@@ -46,7 +47,7 @@ def _train_group(
     """Train these runs: in processes beside each other, or on one device, several in turns."""
     if workers > 1 or len(jobs) == 1:
         return train_all(jobs, resume=True, workers=workers, on_progress=on_progress, stop=stop, readings=readings)
-    return train_together(jobs, together=len(jobs), resume=True, on_progress=on_progress, stop=stop, readings=readings)
+    return train_together(jobs, together=together, resume=True, on_progress=on_progress, stop=stop, readings=readings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,8 @@ class Task:
 class Runner:
     """Runs entries, and adds a line for each to the results.
 
-    together  the most runs in a group: of one method and one shape, so that they can share a device
-    workers   processes with one thread each, for runs on a CPU; then a group is all that fits into the budget
+    together  how many runs share a device; where one ends the next begins
+    workers   processes with one thread each, for runs on a CPU
     budget    seconds; a run that would not end within is not started, one under way at the end is stopped
     say       told a line about every run that ended
     stop      asked after every step
@@ -105,7 +106,7 @@ class Runner:
             try:
                 self._run(group)
             except Stopped:
-                self._harvest(group)
+                self._harvest(group, min(self.together, len(group)) if self.workers == 1 else 1)
                 if self._asked():
                     raise
                 left = [task for task in group if self.results.of(task.entry) is None]
@@ -158,17 +159,18 @@ class Runner:
                 continue
             group.append(task)
             work -= seconds
-            if task.entry.kind != "run" or (self.workers == 1 and len(group) == self.together):
+            if task.entry.kind != "run" or self.workers == self.together == 1:
                 break
         return group
 
     def _goes_along(self, task: Task, first: Task) -> bool:
-        """Whether they can share a device; processes share nothing."""
-        if self.workers > 1:
-            return task.entry.kind == first.entry.kind == "run"
-        return _shape(task) == _shape(first)
+        """Whether one can begin where the other ends: on one device, if the data need not be read again."""
+        if self.workers == 1 and task.job.run.data != first.job.run.data:
+            return False
+        return task.entry.kind == first.entry.kind == "run"
 
-    def _run(self, group: Sequence[Task]) -> None:
+    def _run(self, group: Sequence[Task], together: int | None = None) -> None:
+        together = min(together or self.together, len(group)) if self.workers == 1 else 1
         if group[0].entry.kind == "losses":
             self._measure_losses(group[0])
             return
@@ -176,38 +178,47 @@ class Runner:
 
         def tell(number: int, progress: Progress | None) -> None:
             if progress is None:
-                self._take(group[number], together=self._sharing(group))
+                self._take(group[number], together)
             else:
                 self._heartbeat(group[number], progress)
 
         why = ""
         try:
             outcomes = _train_group(
-                jobs, workers=self.workers, on_progress=tell, stop=self._stop, readings=self._readings
+                jobs,
+                workers=self.workers,
+                together=together,
+                on_progress=tell,
+                stop=self._stop,
+                readings=self._readings,
             )
         except (Stopped, InputError):
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         if why:
-            self._failed(group, why)
+            self._failed(group, together, why)
             return
-        self._harvest(group)
+        self._harvest(group, together)
         for task, outcome in zip(group, outcomes, strict=True):
             if outcome.lost:
                 self._fail(task.entry, str(outcome.failure))
             elif outcome.failure is not None:
                 self._diverged(task, outcome.failure)
 
-    def _failed(self, group: Sequence[Task], why: str) -> None:
-        """Of several one may have spoilt it for all, such as by taking too much memory together: one by one, then."""
+    def _failed(self, group: Sequence[Task], together: int, why: str) -> None:
+        """One of them may have spoilt it for all, such as by taking too much memory: half as many, then one by one."""
         if len(group) == 1:
             self._fail(group[0].entry, why)
             return
         gc.collect()  # what broke off holds its folders and its memory until it is gone
-        for task in group:
-            if not self._take(task):
-                self._run([task])
+        left = [task for task in group if not self._take(task, together)]
+        if left and together > 1:
+            self.say(f"{together} runs together broke off ({why}): going on with {together // 2}")
+            self._run(left, together // 2)
+            return
+        for task in left:
+            self._run([task])
 
     def _measure_losses(self, task: Task) -> None:
         try:
@@ -219,13 +230,9 @@ class Runner:
             return
         self._add(task.entry, make_line(task.entry, about=RunFolder(task.job.folder).about(), losses=losses))
 
-    def _harvest(self, group: Sequence[Task]) -> None:
+    def _harvest(self, group: Sequence[Task], together: int) -> None:
         for task in group:
-            self._take(task, together=self._sharing(group))
-
-    def _sharing(self, group: Sequence[Task]) -> int:
-        """How many runs had one device between them: a process has its core for itself."""
-        return 1 if self.workers > 1 else len(group)
+            self._take(task, together)
 
     def _take(self, task: Task, together: int = 1) -> bool:
         """Make a line of a finished folder, if it is finished and has none yet."""
@@ -268,13 +275,6 @@ def folder_name(entry: Entry, dtype: str) -> str:
     parts = [entry.fields["data"], entry.method, cell, f"seed{entry.seed}", dtype]
     mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
     return "-".join(str(part) for part in (*parts, mark))
-
-
-def _shape(task: Task) -> tuple[Any, ...]:
-    """What must be alike for runs to go side by side: the steps themselves, and how many there are."""
-    run = task.job.run
-    least = min(run.meta, run.batch_size)
-    return task.entry.kind, run.data, run.method, run.net, run.batch_size, run.epochs, run.augment, run.dtype, least
 
 
 def _told(line: Line) -> str:
