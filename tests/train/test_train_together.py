@@ -1,13 +1,19 @@
 """Runs that take turns: each leaves what it leaves alone, one that fails or a stop costs the others nothing."""
 
 import dataclasses
+import gc
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import outcome, snapshot, tiny_run, write_npz
 
 from metalabelnet.errors import InputError
+from metalabelnet.methods import Method
 from metalabelnet.train import RunFolder, Stopped, train
+from metalabelnet.train import loop as loop_module
+from metalabelnet.train.engine import Engine
 from metalabelnet.train.several import Job
 from metalabelnet.train.together import train_together
 
@@ -68,3 +74,28 @@ def test_finished_runs_are_left_alone_and_every_folder_is_checked_first(jobs: li
     outcomes = train_together(jobs[:2], resume=True)
     assert snapshot(jobs[1].folder) == before
     assert outcomes[1].summary == RunFolder(jobs[1].folder).summary()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_run_held_is_free_when_the_next_begins(
+    jobs: list[Job], recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the collector of cycles: a long list of runs must fit where the first did."""
+    held: list[weakref.ref[Method]] = []
+    left: list[int] = []
+
+    class Watched(Engine):
+        def __init__(self, method: Method, batch_of: Any, **how: Any) -> None:
+            left.append(sum(one() is not None for one in held))
+            held.append(weakref.ref(method))
+            super().__init__(method, batch_of, **{**how, "recorded": recorded, "compiled": False})
+
+    monkeypatch.setattr(loop_module, "Engine", Watched)
+    chosen = [job for job in jobs if job.run.method != "co-teaching"]
+    gc.collect()
+    gc.disable()
+    try:
+        train_together(chosen, together=1)
+    finally:
+        gc.enable()
+    assert left == [0, 0, 0]

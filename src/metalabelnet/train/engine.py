@@ -15,6 +15,7 @@ flow that depends on data, random numbers drawn within the step (dropout).
 from __future__ import annotations
 
 import dataclasses
+import gc
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,7 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
 
     table = Operators(tensor_cores=inputs[0].is_cuda).table
     module = make_fx(on_tensors, decomposition_table=table, tracing_mode="real")(*inputs)
+    gc.collect()  # what tracing leaves in circles holds the whole run, long after it has ended
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
         tags = getattr(node.target, "tags", ())
