@@ -14,7 +14,8 @@ noisy rows and the clean rows with their true labels; the held-out clean rows se
 Saved are, for each noise and seed, NAME.run.npz and NAME.fold0.npz to NAME.fold4.npz; what is there is not made again:
 
     run    given, true (N,), p (N, C) the table's probabilities, suspicion (N,), suspect (N,), seconds;
-           p_y (E, N), losses (E, n): of every look, the probability of the given label and the losses on clean rows
+           p_y (E, N), losses (E, n): of every look, the probability of the given label and the losses on clean rows;
+           suspicion is made of them again, so that a change of its rule needs no training
     foldK  rows (M,) of the fold, selected and last (M, C) out-of-sample probabilities, seconds
 """
 
@@ -36,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.data import load
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
-from metalabelnet.train.correction import Candidate, History, given_probability
+from metalabelnet.train.correction import ALIKE, History, judge
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.folder import commit, versions
 from metalabelnet.train.loop import Loop, to_the_end
@@ -110,13 +111,13 @@ def human(file: Path, folder: Path) -> str:
 
 
 class Noted(History):
-    """A history that keeps p_y and the losses on clean rows of every mean, so that other weights can be tried later."""
+    """A history that keeps p_y and the losses on clean rows of every mean, so that suspicion can be made again."""
 
     noted: list[tuple[torch.Tensor, torch.Tensor]]
 
-    def _believe(self, new: Candidate, given: torch.Tensor) -> None:
-        super()._believe(new, given)
-        self.noted = [*getattr(self, "noted", []), (given_probability(new.p, given), new.losses)]
+    def believe(self, p_y: torch.Tensor, losses: torch.Tensor) -> None:
+        super().believe(p_y, losses)
+        self.noted = [*getattr(self, "noted", []), (p_y, losses)]
 
 
 def ours(run: Run, problem: Problem) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def ours(run: Run, problem: Problem) -> dict[str, Any]:
     arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
     arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
     p_y, losses = (torch.stack(parts) for parts in zip(*loop.looked.noted, strict=True))
-    arrays |= {"p_y": p_y.half(), "losses": losses.float()}
+    arrays |= {"p_y": p_y.float(), "losses": losses.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
 
@@ -185,6 +186,24 @@ def quality(p: Any, label: Any, score: Any, flag: Any, given: Any, true: Any) ->
     }
 
 
+def suspicions(run: Any) -> dict[str, tuple[Any, Any]]:
+    """Suspicion and suspects: by the rule as it is, and with a sum of the looks' p_y in place of the product.
+
+    As they were saved, where the looks were not.
+    """
+    if "p_y" not in run:
+        return {"metalabelnet": (run["suspicion"], run["suspect"])}
+    p_y, losses = (torch.tensor(run[name], dtype=torch.float64) for name in ("p_y", "losses"))
+    history, n = History(0, 1), losses.shape[1]
+    for look in zip(p_y, losses, strict=True):
+        history.believe(*look)
+    w = torch.softmax(-max(n**0.5, n / ALIKE) * losses.mean(1), 0)
+    found = {"metalabelnet": history.suspicion(), "sum of p_y": 1 - w @ p_y}
+    p, given = torch.tensor(run["p"]), torch.tensor(run["given"])
+    verdicts = {way: judge(p, given, suspicion) for way, suspicion in found.items()}
+    return {way: (verdict.suspicion.numpy(), verdict.suspect.numpy()) for way, verdict in verdicts.items()}
+
+
 def score(folder: Path, name: str) -> dict[str, Any]:
     """A line of the result."""
     from cleanlab.filter import find_label_issues
@@ -195,9 +214,9 @@ def score(folder: Path, name: str) -> dict[str, Any]:
     folds = [np.load(folder / f"{name}.fold{k}.npz") for k in range(FOLDS)]
     line: dict[str, Any] = {"name": name, "rows": len(given)}
     line["before"] = 100 * float((given == true).mean())
-    line["metalabelnet"] = quality(run["p"], run["p"].argmax(1), run["suspicion"], run["suspect"], given, true) | {
-        "seconds": round(float(run["seconds"]), 1)
-    }
+    for way, (suspicion, suspect) in suspicions(run).items():
+        values = quality(run["p"], run["p"].argmax(1), suspicion, suspect, given, true)
+        line[way] = values | {"seconds": round(float(run["seconds"]), 1)}
     for which in ("selected", "last"):
         p = np.empty_like(run["p"])
         for part in folds:
@@ -275,7 +294,7 @@ def main() -> None:
     for name in names:
         line = score(args.folder, name) | {"versions": versions(), "commit": commit()}
         lines.append(json.dumps(line))
-        ap = {way: round(line[way]["ap"], 4) for way in ("metalabelnet", "cleanlab, selected", "cleanlab, last")}
+        ap = {way: round(found["ap"], 4) for way, found in line.items() if isinstance(found, dict) and "ap" in found}
         print(name, f"before {line['before']:.1f} after {line['metalabelnet']['right']:.1f}", ap, flush=True)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,17 @@ from torch import Tensor
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.correction import Candidate, Clean, History, better, candidate, clean_logits, corrected, judge
+from metalabelnet.train.correction import (
+    Candidate,
+    Clean,
+    History,
+    better,
+    candidate,
+    clean_logits,
+    corrected,
+    given_probability,
+    judge,
+)
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem, prepare
@@ -107,7 +117,7 @@ def test_better_is_by_more_than_two_standard_errors() -> None:
     assert better(than[:1] - 0.1, than[:1])
 
 
-def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
+def test_suspicion_is_the_product_of_the_formula() -> None:
     """By a naive loop over the epochs, with the weights of the whole run known."""
     losses, p_y = [], []
     for E in range(5):
@@ -116,7 +126,7 @@ def test_suspicion_is_the_weighted_mean_of_the_formula() -> None:
         losses.append(loss)
         p_y.append((log_mean / t).softmax(1)[range(12), TRUE])
     w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
-    expected = 1 - sum(weight * p for weight, p in zip(w, p_y, strict=True)) / sum(w)
+    expected = 1 - math.prod(p ** (weight / sum(w)) for weight, p in zip(w, p_y, strict=True))
     _, suspicion = corrected(looked(5, *EPOCHS), alone(EPOCHS[4]), TRUE)
     torch.testing.assert_close(suspicion, expected)
 
@@ -125,12 +135,43 @@ def test_many_clean_samples_tell_means_apart_more_sharply() -> None:
     """From a hundred on, by a tenth of their likelihood: a mean whose loss is higher by 0.1 weighs exp(−0.1 n/10)."""
     for n, weight in ((25, math.exp(-0.5)), (100, math.exp(-1)), (400, math.exp(-4))):
         history = History(2, 2)
-        for loss, p in ((1.0, [0.2, 0.8]), (1.1, [0.6, 0.4])):
-            losses = torch.full((n,), loss, dtype=torch.float64)
-            found = Candidate(torch.tensor([p]).double(), (0, 0), 1.0, torch.zeros(0, 2), losses)
-            history._believe(found, torch.tensor([0]))
-        assert history.belief is not None
-        assert float(history.belief) / history.weight == pytest.approx((0.2 + weight * 0.6) / (1 + weight))
+        assert history.suspicion() is None
+        for loss, p_y in ((1.0, 0.2), (1.1, 0.6)):
+            history.believe(torch.tensor([p_y]).double(), torch.full((n,), loss, dtype=torch.float64))
+        assert float(history.suspicion()) == pytest.approx(1 - (0.2 * 0.6**weight) ** (1 / (1 + weight)))
+
+
+def test_doubt_outlives_a_label_learned_by_heart() -> None:
+    """Once all labels are learned, the one that was doubted more before is still the more suspicious, and clearly."""
+    history = History(2, 2)
+    for p_y in ([0.0001, 0.01, 0.9], [0.999, 0.998, 0.999]):
+        history.believe(torch.tensor(p_y).double(), torch.ones(25).double())
+    assert history.suspicion().tolist() == pytest.approx([0.99, 0.9, 0.052], abs=1e-3)  # 1 − the root of the product
+
+
+def test_a_probability_that_was_lost_is_no_more_than_doubt() -> None:
+    history = History(2, 2)
+    for p_y in ([0.0, 0.5], [1.0, 0.5]):
+        history.believe(torch.tensor(p_y), torch.ones(25).double())
+    suspicion = history.suspicion()
+    assert suspicion.isfinite().all()
+    assert suspicion.tolist() == pytest.approx([1 - 1e-6, 0.5])
+
+
+def test_suspicion_goes_on_from_what_was_saved() -> None:
+    """In the same bytes, with a least loss that falls and rises."""
+    g = torch.Generator().manual_seed(0)
+    looks = [(torch.rand(12, generator=g), torch.full((25,), loss).double()) for loss in (1.0, 0.8, 0.7, 0.75)]
+    whole, before, after = History(4, 4), History(4, 4), History(4, 4)
+    for look in looks:
+        whole.believe(*look)
+    for look in looks[:2]:
+        before.believe(*look)
+    after.load_state(before.state())
+    for look in looks[2:]:
+        after.believe(*look)
+    assert torch.equal(after.suspicion(), whole.suspicion())
+    assert not torch.equal(after.suspicion(), before.suspicion())
 
 
 def alone(logits: Tensor) -> Candidate:
@@ -272,7 +313,7 @@ def test_the_given_label_counts_where_clean_samples_show_its_worth(kind: str, co
     half = len(p) // 2
     history = History(1, 1)
     history.fit = history.best = candidate(p[:half].log(), p[half:].log(), true[half:], (0, 0))._replace(refitted=True)
-    history._believe(history.best, given[:half])
+    history.believe(given_probability(history.best.p, given[:half]), history.best.losses)
     nobody = torch.full((half,), -1)
     clean = Clean(true[half:], torch.where(torch.arange(half) < count, given[half:], nobody))
     bad = candidate(torch.zeros(half, 3), torch.zeros(half, 3), true[half:], (0, 0))
@@ -292,7 +333,7 @@ def test_a_mean_that_has_learned_labels_is_not_multiplied_by_them() -> None:
     p, true, given = with_labels("chance")
     history = History(1, 1)
     history.best = candidate(p.log(), p.log(), true, (0, 0))
-    history._believe(history.best, given)
+    history.believe(given_probability(history.best.p, given), history.best.losses)
     bad = candidate(torch.zeros(len(p), 3), torch.zeros(len(p), 3), true, (0, 0))
     assert corrected(history, bad, given, Clean(true, given))[0] is history.best
 

@@ -12,7 +12,7 @@ The rule, for a sample x with given label y:
 
     label       argmax p(x)
     confidence  max p(x)
-    suspicion   1 − Σ_E w_E p_E,y(x) over all E and F,  w_E ∝ exp(−a (L_E − min L)), a = max(√n, n/10)
+    suspicion   1 − Π_E p_E,y(x)^w_E over all E and F,  Σ w = 1, w_E ∝ exp(−a (L_E − min L)), a = max(√n, n/10)
     suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)); without clean
                 samples p cannot know how many, and a suspect is a sample whose label is not y
 
@@ -22,7 +22,9 @@ have in common before it learns single labels by heart, and the mean remembers w
 errors (of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. For
 suspicion it matters too how late a given label was learned; all means have a part in it, as large as their loss is
 near the least: on the scale of its standard error, 1/√n; from 100 clean samples on by their likelihood, of which ten
-count as one, because what is said of them hangs together.
+count as one, because what is said of them hangs together. Why the product: it is the mean of −log p_y, the loss of the
+given label, as L_E is that of clean ones. A mean that has learned the label by heart adds no loss, and leaves that of
+the others standing; in a sum of probabilities its p_y near 1 would hide whether the others say 0.01 or 0.0001.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
 The epoch selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a
@@ -158,7 +160,7 @@ def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int
 
 
 class History:
-    """The running mean of the classifier's probabilities, the best such mean so far, and the weighted sum of all.
+    """The running mean of the classifier's probabilities, the best such mean so far, and what all say of given labels.
 
     looks  how many epochs of the run take part, evenly spread; more cost passes over the training rows
     """
@@ -171,7 +173,7 @@ class History:
         self.best: Candidate | None = None
         self.fit: Candidate | None = None  # p_F, where clean rows can tell what q would be worth
         self.least = math.inf  # L_E so far
-        self.belief: Tensor | None = None  # Σ_E w_E p_E,y, where the mean of least loss weighs 1
+        self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
 
     def due(self, epoch: int) -> bool:
@@ -188,7 +190,7 @@ class History:
         self.clean = clean if self.clean is None else self.clean + clean
         self.count += 1
         new = candidate(_log(self.sum / self.count), _log(self.clean / self.count), true, (0, epoch))
-        self._believe(new, problem.train.given)
+        self.believe(given_probability(new.p, problem.train.given), new.losses)
         if self.best is None or better(new.losses, self.best.losses):
             self.best = new
 
@@ -200,18 +202,22 @@ class History:
             first = candidate(train, clean, true, (epoch, epoch))
             self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
             self.fit = self.best if problem.trusted and clean_labels(method, problem).countable else None
-            self._believe(self.best, problem.train.given)
+            self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
 
-    def _believe(self, new: Candidate, given: Tensor) -> None:
-        """Add p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
-        loss, n = float(new.losses.mean()), len(new.losses)
+    def believe(self, p_y: Tensor, losses: Tensor) -> None:
+        """Add log p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
+        loss, n = float(losses.mean()), len(losses)
         scale = max(math.sqrt(n), n / ALIKE)
         least = min(loss, self.least)
         now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
-        p_y = now * given_probability(new.p, given)
-        self.belief = p_y if self.belief is None else p_y + before * self.belief
+        said = now * _log(p_y)
+        self.belief = said if self.belief is None else said + before * self.belief
         self.weight = now + before * self.weight
         self.least = least
+
+    def suspicion(self) -> Tensor | None:
+        """Of all means so far; None before the first."""
+        return None if self.belief is None else -torch.expm1(self.belief / self.weight)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on from here."""
@@ -232,10 +238,10 @@ def corrected(
     history: History, selected: Candidate, given: Tensor, clean: Clean | None = None
 ) -> tuple[Candidate, Tensor]:
     """The selected epoch alone or, unless that is better, the best mean; or q. And the suspicion of all means."""
-    if history.best is None or history.belief is None:
+    suspicion = history.suspicion()
+    if history.best is None or suspicion is None:
         return selected, 1 - given_probability(selected.p, given)
     found = selected if better(selected.losses, history.best.losses) else history.best
-    suspicion = 1 - history.belief / history.weight
     if history.fit is None or clean is None or not clean.countable:
         return found, suspicion
     with_given = _with_given(history.fit, given, clean)
