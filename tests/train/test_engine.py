@@ -89,6 +89,48 @@ def test_a_compiled_step_equals_the_eager_one(name: str) -> None:
     assert along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True)).recorded
 
 
+class Block(nn.Module):
+    """A residual block of ResNet: two convolutions, half the pixels, and a shortcut that follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 6, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(6, 6, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(6),
+        )
+        self.shortcut = nn.Sequential(nn.Conv2d(4, 6, 1, 2, bias=False), nn.BatchNorm2d(6))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        y += self.shortcut(x)
+        out: Tensor = self.relu(y)
+        return out
+
+
+class Residual(nn.Sequential):
+    """ResNet's parts in small: a wide first kernel, windows that overlap, a block, the mean over pixels."""
+
+    def __init__(self) -> None:
+        first = nn.Conv2d(1, 4, 5, 1, 2, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        super().__init__(*first, Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus"])
+def test_a_residual_network_is_recorded(name: str) -> None:
+    def seeded() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return Residual()
+
+    assert along(
+        name, lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False), net=seeded
+    ).recorded
+
+
 class Dropping(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 3))
