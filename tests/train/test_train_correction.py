@@ -13,15 +13,17 @@ from torch import Tensor
 
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
-from metalabelnet.train import RunFolder, train
+from metalabelnet.train import RunFolder, correction, train
 from metalabelnet.train.correction import (
     Candidate,
     Clean,
     History,
     better,
+    by_heart,
     candidate,
     clean_logits,
     corrected,
+    expected_right,
     given_probability,
     judge,
 )
@@ -113,6 +115,7 @@ def test_better_is_by_more_than_two_standard_errors() -> None:
     than = torch.full((100,), 7.0, dtype=torch.float64)
     for spread, expected in ((4.9, True), (5.1, False)):  # 2 · 5 · √(100/99)/10 = 1.005
         assert better(than - 1 + spread * d, than) is expected
+        assert better(than - 1 + 2 * spread * d, than, 1) is expected
     assert not better(than, than)
     assert better(than[:1] - 0.1, than[:1])
 
@@ -351,3 +354,83 @@ def test_the_fit_is_kept_only_where_it_can_be_asked_again(checked: int, trusted:
     assert history.best is not None
     assert (history.fit is not None) is kept
     assert (history.state()["fit"] is not None) is kept
+
+
+def test_how_many_given_labels_are_right_is_told_without_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, true, given = with_labels("chance", n=3000)
+    share = float((given == true).double().mean())
+    error = math.sqrt(share * (1 - share) / 3000)
+    right = expected_right(p, given)
+    assert abs(right - share) < 4 * error
+    part = torch.cat([given, torch.full_like(given, -1)])
+    assert expected_right(torch.cat([p, p]), part) == right  # a sample without a label has none that could be right
+    monkeypatch.setattr(correction, "ENOUGH", 700)  # every fifth row
+    assert 0 < abs(expected_right(p, given) - right) < 4 * math.sqrt(5) * error
+
+
+def test_labels_learned_by_heart_show_on_training_samples() -> None:
+    p, true, given = with_labels("chance")
+    right = expected_right(p, given)
+    learned = torch.nn.functional.one_hot(given, 3).double()
+    assert by_heart(learned, given, right)
+    assert not by_heart(p, given, right)
+    assert not by_heart(torch.nn.functional.one_hot((true + (p.max(1).values < 0.5)) % 3, 3), given, right)
+    some = torch.where(torch.arange(len(given)) < 100, given, -1)
+    assert by_heart(learned, some, 0.99)
+    assert not by_heart(learned, some, 1.0)
+
+
+def of_losses(losses: Tensor, label: Tensor) -> Candidate:
+    p = torch.nn.functional.one_hot(label, 3).double()
+    return Candidate(p, (0, 5), 1.0, p, losses)
+
+
+@pytest.mark.parametrize(
+    ("errors", "heart", "right", "taken"),
+    [
+        (0.9, False, 0.7, False),
+        (1.5, False, 0.7, True),
+        (1.5, True, 0.7, False),
+        (1.5, False, None, False),  # no last layer could be fitted: nobody knows how many labels are right
+        (2.5, True, 0.7, True),
+        (2.5, True, None, True),
+    ],
+)
+def test_a_classifier_with_labels_by_heart_needs_the_clearer_evidence(
+    errors: float, heart: bool, right: float | None, taken: bool
+) -> None:
+    given = torch.where(torch.arange(12) < 4, (TRUE + 1) % 3, TRUE)  # a third is wrong
+    d = torch.tensor([1.0, -1.0] * 6, dtype=torch.float64)
+    gain = errors / math.sqrt(11) + d  # its standard error is 1/√11
+    history = History(2, 2)
+    history.best = of_losses(torch.full((12,), 3.0).double(), TRUE)
+    history.right = right
+    history.believe(given_probability(history.best.p, given), history.best.losses)
+    selected = of_losses(3 - gain, given if heart else TRUE)
+    assert (corrected(history, selected, given)[0] is selected) is taken
+    resumed = History(2, 2)
+    resumed.load_state(history.state())
+    found = corrected(resumed, selected, given)[0]
+    assert (found is selected) is taken
+
+
+@pytest.mark.parametrize(("right", "epochs"), [(1.0, (0, 1)), (0.0, (0, 0))])
+def test_a_mean_is_held_to_the_same(right: float, epochs: tuple[int, int]) -> None:
+    """The second of these is better by 1.5 standard errors; with no given label right, all that agree are by heart."""
+    rows = blobs(12, seed=0)
+    problem = Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
+    history, method = History(2, 2), Said()
+    for epoch, logits in enumerate((opinions(3, 1, wrong=3), opinions(3, 6, wrong=1))):
+        method.now = logits
+        history.look(method, problem, epoch)  # type: ignore[arg-type]
+        history.right = right
+    assert history.best is not None
+    assert history.best.epochs == epochs
+
+
+def test_a_run_asks_how_many_labels_are_right() -> None:
+    problem = small_problem()
+    history = History(1, 1)
+    history.look(build(small_run("metalabelnet"), problem), problem, 0)
+    assert history.right is not None
+    assert 0 < history.right <= 1

@@ -6,9 +6,10 @@ The rule, for a sample x with given label y:
     p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E
                 both to the power 1/t, normalised
     L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least; and so L_F
-    p           p_F, until a p_E has a lower loss by more than two standard errors, then that one, and so on
+    p           p_F, until a p_E has a lower loss by more than one standard error, then that one, and so on; by more
+                than two where p_E has learned labels by heart: it gives more of the given ones than q has for right
     q(x, y)     p_F and the given label, by Bayes' rule (`core/posterior.py`); it takes p's place where clean samples
-                that carry a given label too, 30 at least, show a lower loss in the same way
+                that carry a given label too, 30 at least, show a loss lower by more than two
 
     label       argmax p(x)
     confidence  max p(x)
@@ -18,8 +19,10 @@ The rule, for a sample x with given label y:
 
 Why p_F: a network that is large for its data learns labels by heart as soon as it learns the classes, and on clean
 samples that does not show; p_F has not seen the label it is asked about. Why the mean: a network learns what samples
-have in common before it learns single labels by heart, and the mean remembers what it said before. Why two standard
-errors (of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. For
+have in common before it learns single labels by heart, and the mean remembers what it said before. Why standard errors
+(of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. Why one or
+two: labels learned by heart are seen on training samples. A classifier that has the classes alone agrees with as many
+given labels as are right, or fewer; q, which trusts them rather too much, says how many these can be. For
 suspicion it matters too how late a given label was learned; all means have a part in it, as large as their loss is
 near the least: on the scale of its standard error, 1/√n; from 100 clean samples on by their likelihood, of which ten
 count as one, because what is said of them hangs together. Why the product: it is the mean of −log p_y, the loss of the
@@ -54,7 +57,8 @@ if TYPE_CHECKING:
     from metalabelnet.train.prepare import Problem
 
 LEAST = 1e-12  # a probability that single precision has lost
-STANDARD_ERRORS = 2.0
+STANDARD_ERRORS, BY_HEART = 1.0, 2.0  # by which a loss is to be lower; where labels were learned by heart
+ENOUGH = 100_000  # rows that tell how many given labels are right; more cost memory
 COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
 ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
@@ -123,11 +127,26 @@ def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
     return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
 
 
-def better(losses: Tensor, than: Tensor) -> bool:
-    """Whether losses of the same samples are lower by more than two standard errors of the mean difference."""
+def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
+    """Whether losses of the same samples are lower by more than so many standard errors of the mean difference."""
     gain = (than - losses).double()
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-    return float(gain.mean()) > STANDARD_ERRORS * error
+    return float(gain.mean()) > errors * error
+
+
+def expected_right(p: Tensor, given: Tensor) -> float:
+    """The share of given labels that are right by q: the mean of q_y, with p in which the given labels have no part."""
+    labeled = given >= 0
+    p, given = p[labeled], given[labeled]
+    step = max(1, math.ceil(len(p) / ENOUGH))
+    p, given = p[::step], given[::step]
+    return float(given_probability(posterior(p, given, noise_matrix(p, given)), given).double().mean())
+
+
+def by_heart(p: Tensor, given: Tensor, right: float) -> bool:
+    """Whether p gives more of the given labels than are right."""
+    labeled = given >= 0
+    return float((p.argmax(1) == given)[labeled].double().mean()) > right
 
 
 class Candidate(NamedTuple):
@@ -175,6 +194,7 @@ class History:
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
+        self.right: float | None = None  # the share of given labels that are right by q
 
     def due(self, epoch: int) -> bool:
         """Whether this epoch takes part."""
@@ -191,8 +211,13 @@ class History:
         self.count += 1
         new = candidate(_log(self.sum / self.count), _log(self.clean / self.count), true, (0, epoch))
         self.believe(given_probability(new.p, problem.train.given), new.losses)
-        if self.best is None or better(new.losses, self.best.losses):
+        if self.best is None or self.better(new, self.best, problem.train.given):
             self.best = new
+
+    def better(self, new: Candidate, than: Candidate, given: Tensor) -> bool:
+        """Beyond doubt: by two standard errors, or by one where it can be seen that no labels were learned by heart."""
+        doubtful = self.right is None or by_heart(new.p, given, self.right)
+        return better(new.losses, than.losses, BY_HEART if doubtful else STANDARD_ERRORS)
 
     def _begin(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
         """p_F, where the network has a last layer that can be fitted."""
@@ -202,6 +227,7 @@ class History:
             first = candidate(train, clean, true, (epoch, epoch))
             self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
             self.fit = self.best if problem.trusted and clean_labels(method, problem).countable else None
+            self.right = expected_right(self.best.p, problem.train.given)
             self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
 
     def believe(self, p_y: Tensor, losses: Tensor) -> None:
@@ -221,7 +247,7 @@ class History:
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on from here."""
-        state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight")}
+        state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight", "right")}
         candidates = {"best": self.best, "fit": self.fit}
         return state | {name: None if found is None else found._asdict() for name, found in candidates.items()}
 
@@ -241,7 +267,7 @@ def corrected(
     suspicion = history.suspicion()
     if history.best is None or suspicion is None:
         return selected, 1 - given_probability(selected.p, given)
-    found = selected if better(selected.losses, history.best.losses) else history.best
+    found = selected if history.better(selected, history.best, given) else history.best
     if history.fit is None or clean is None or not clean.countable:
         return found, suspicion
     with_given = _with_given(history.fit, given, clean)
