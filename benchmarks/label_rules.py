@@ -24,13 +24,13 @@ from metalabelnet.core.calibration import calibrated
 from metalabelnet.core.posterior import noise_matrix, posterior
 from metalabelnet.train import recipe
 from metalabelnet.train.correction import (
-    ALIKE,
     Candidate,
     better,
     candidate,
     clean_logits,
     clean_rows,
     given_probability,
+    sharpness,
 )
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.loop import Loop, to_the_end
@@ -102,8 +102,8 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     }
     if result.labels.soft_labels is not None:
         found["soft labels ŷ"] = result.labels.soft_labels.double()
-    looks, n = [fit, *means], len(true)
-    w = torch.softmax(-max(n**0.5, n / ALIKE) * torch.stack([look.losses.mean() for look in looks]), 0)
+    looks = [fit, *means]
+    w = torch.softmax(-sharpness(len(true)) * torch.stack([look.losses.mean() for look in looks]), 0)
     p_y = torch.stack([given_probability(look.p, problem.train.given) for look in looks])
     found["suspicion by a sum of all p_y, with the rule's weights"] = 1 - w @ p_y
     found["the rule's own suspicion, by a product"] = result.labels.suspicion  # type: ignore[assignment]

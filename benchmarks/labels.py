@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.data import load
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
-from metalabelnet.train.correction import ALIKE, History, judge
+from metalabelnet.train.correction import History, judge, sharpness
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.folder import commit, versions
 from metalabelnet.train.loop import Loop, to_the_end
@@ -195,10 +195,10 @@ def suspicions(run: Any) -> dict[str, tuple[Any, Any]]:
     if "p_y" not in run:
         return {"metalabelnet": (run["suspicion"], run["suspect"])}
     p_y, losses = (torch.tensor(run[name], dtype=torch.float64) for name in ("p_y", "losses"))
-    history, n = History(0, 1), losses.shape[1]
+    history = History(0, 1)
     for look in zip(p_y, losses, strict=True):
         history.believe(*look)
-    w = torch.softmax(-max(n**0.5, n / ALIKE) * losses.mean(1), 0)
+    w = torch.softmax(-sharpness(losses.shape[1]) * losses.mean(1), 0)
     found = {"metalabelnet": history.suspicion(), "sum of p_y": 1 - w @ p_y}
     p, given = torch.tensor(run["p"]), torch.tensor(run["given"])
     verdicts = {way: judge(p, given, suspicion) for way, suspicion in found.items()}

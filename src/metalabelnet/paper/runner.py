@@ -106,7 +106,6 @@ class Runner:
             try:
                 self._run(group)
             except Stopped:
-                self._harvest(group, min(self.together, len(group)) if self.workers == 1 else 1)
                 if self._asked():
                     raise
                 left = [task for task in group if self.results.of(task.entry) is None]
@@ -193,6 +192,7 @@ class Runner:
                 readings=self._readings,
             )
         except (Stopped, InputError):
+            self._harvest(group, together)
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

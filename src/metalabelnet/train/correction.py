@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-12  # a probability that single precision has lost
 STANDARD_ERRORS, BY_HEART = 1.0, 2.0  # by which a loss is to be lower; where labels were learned by heart
-ENOUGH = 100_000  # rows that tell how many given labels are right; more cost memory
+ENOUGH = 10_000_000  # probabilities that tell how many given labels are right; more cost memory
 COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
 ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
@@ -134,11 +134,16 @@ def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
     return float(gain.mean()) > errors * error
 
 
+def sharpness(n: int) -> float:
+    """How sharply n clean samples tell means apart in suspicion: a of the rule."""
+    return max(math.sqrt(n), n / ALIKE)
+
+
 def expected_right(p: Tensor, given: Tensor) -> float:
     """The share of given labels that are right by q: the mean of q_y, with p in which the given labels have no part."""
     labeled = given >= 0
     p, given = p[labeled], given[labeled]
-    step = max(1, math.ceil(len(p) / ENOUGH))
+    step = max(1, math.ceil(p.numel() / ENOUGH))
     p, given = p[::step], given[::step]
     return float(given_probability(posterior(p, given, noise_matrix(p, given)), given).double().mean())
 
@@ -232,8 +237,7 @@ class History:
 
     def believe(self, p_y: Tensor, losses: Tensor) -> None:
         """Add log p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
-        loss, n = float(losses.mean()), len(losses)
-        scale = max(math.sqrt(n), n / ALIKE)
+        loss, scale = float(losses.mean()), sharpness(len(losses))
         least = min(loss, self.least)
         now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
         said = now * _log(p_y)
