@@ -40,17 +40,23 @@ def agreement(results: Results) -> Table:
 
 def warm_up(results: Results) -> Table:
     """What warm-up, which is cross-entropy on the given labels, reaches beside the paper's cross-entropy."""
-    found, rows = places("cifar10-table", results), []
+    found, changed, rows = places("cifar10-table", results), places("differences", results), []
     for name in CELLS:
-        lines = [line for line in found["metalabelnet", name, ""].lines if line.get("curves")]
-        ends = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in lines]
-        mean = f"{sum(ends) / len(ends):.2f} ({len(ends)})" if ends else ""
+        ends = [_end_of_warm_up(found["metalabelnet", name, ""])]
+        ends.append(_end_of_warm_up(changed.get(("metalabelnet", name, "not shuffled"))))
         number = paper_number("cifar10-table", "cross-entropy", name)
-        rows.append([cell_name(name), mean, found["cross-entropy", name, ""].text(), str(number)])
+        rows.append([cell_name(name), *ends, found["cross-entropy", name, ""].text(), str(number)])
     title = (
         "Cross-entropy: test accuracy at the end of MetaLabelNet's warm-up, selected in a whole run, and in the paper"
     )
-    return Table(title=title, columns=["noise", "end of warm-up", "whole run", "paper"], rows=rows)
+    columns = ["noise", "end of warm-up", "… images not shuffled", "whole run", "paper"]
+    return Table(title=title, columns=columns, rows=rows)
+
+
+def _end_of_warm_up(cell: Cell | None) -> str:
+    lines = [line for line in cell.lines if line.get("curves")] if cell else []
+    ends = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in lines]
+    return f"{sum(ends) / len(ends):.2f} ({len(ends)})" if ends else ""
 
 
 def standing(results: Results) -> Table:
