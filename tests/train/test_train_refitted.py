@@ -15,7 +15,7 @@ from metalabelnet.methods import METHODS
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.train import refitted as module
 from metalabelnet.train import train
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.refitted import refitted
 

@@ -6,6 +6,7 @@ summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
 calibration.json   the temperature of the model's probabilities, and what the label table was made of
 labels.csv         a row for each training sample
+labels.npy         all its probabilities, where there are too many classes for columns (and soft_labels.npy)
 confusion.json     how many samples of each class are taken for which, on the test or the held-out clean rows
 inputs.json        how samples were made into numbers, for a person's own data
 checkpoint/        while it runs
@@ -14,6 +15,7 @@ checkpoint/        while it runs
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -38,6 +40,7 @@ from metalabelnet.train.settings import Run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
     from torch import Tensor
 
 
@@ -151,6 +154,12 @@ class RunFolder:
         checkpoint.write_atomically(
             self.path / "model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()})
         )
+
+    def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write a file of numbers, for what does not fit into a table."""
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        checkpoint.write_atomically(self.path / name, buffer.getvalue())
 
     def model(self, device: torch.device) -> dict[str, Tensor]:
         """Read the networks of the selected epoch."""
