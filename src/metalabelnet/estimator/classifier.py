@@ -19,6 +19,7 @@ from metalabelnet.core.calibration import at_temperature
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
+from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples
 from metalabelnet.seeds import stream_seed
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from metalabelnet.train.labels import LabelTable
 
-CHUNK = 1024
 RECORDING_PAYS = 5000  # steps on a card: fewer take less time than compiling them
 
 

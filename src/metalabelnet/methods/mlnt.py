@@ -18,6 +18,7 @@ from metalabelnet.core.neighbours import NeighbourTable
 from metalabelnet.core.passes import Theta, forward, predict, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
@@ -152,7 +153,7 @@ class MLNT(Method):
     def _find_neighbours(self) -> NeighbourTable:
         train, g = self.task.train, Extractor(self.net, self.head)
         labeled = (train.given != UNLABELED).nonzero()[:, 0]
-        features = torch.cat([g(to_input(train.x[rows], self.task.dtype)) for rows in torch.split(labeled, 1024)])
+        features = torch.cat([g(to_input(train.x[rows], self.task.dtype)) for rows in torch.split(labeled, CHUNK)])
         return NeighbourTable.among(labeled, features, self.settings.neighbours, len(train))
 
     def step(self, batch: Batch) -> Tensor:
