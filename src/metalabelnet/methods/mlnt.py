@@ -15,7 +15,7 @@ from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import Engine, gradients
 from metalabelnet.core.neighbours import NeighbourTable
-from metalabelnet.core.passes import Theta, forward, predict, trainable
+from metalabelnet.core.passes import Theta, forward, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.stored import CHUNK
@@ -199,10 +199,6 @@ class MLNT(Method):
         assert self.teacher is not None
         for slow, fast in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
             slow.lerp_(fast, 1 - self.gamma)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """The teacher's logits, once there is one."""
-        return predict(self.classifier(), to_input(x, self.task.dtype))
 
     def classifier(self) -> nn.Module:
         """The teacher, once there is one."""
