@@ -10,7 +10,7 @@ import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from metalabelnet import train as training
 from metalabelnet.cli import comparison, shown
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from metalabelnet.cli.console import Bars
+    from metalabelnet.methods import Method
     from metalabelnet.train import Progress, Run
 
 
@@ -212,8 +213,16 @@ def methods(args: argparse.Namespace) -> None:
     method = METHODS[args.name]
     console.print(f"{args.name}: {method.summary} ({method.reference})")
     fields = dataclasses.fields(method.Settings)
-    rows = [[field.name, str(field.default), str(field.metadata["help"])] for field in fields]
+    rows = [
+        [field.name, str(field.default), str(field.metadata["help"]) + _choices(method, field.name)] for field in fields
+    ]
     console.table(["--set NAME=VALUE", "default", "meaning"], rows or [["–", "–", "nothing to set"]])
+
+
+def _choices(method: type[Method], name: str) -> str:
+    """The words that a setting can be, where it is one of a few."""
+    words = [word for word in get_args(get_type_hints(method.Settings)[name]) if isinstance(word, str)]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def datasets(_args: argparse.Namespace) -> None:

@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     compare = command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
-    add_run_arguments(compare, leave_out=("method",))
+    add_run_arguments(compare, several_methods=True)
     compare.add_argument("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
     compare.add_argument(
         "--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)"
@@ -113,7 +113,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)"
     )
     compare.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for the run folders, the table and the picture"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the run folders, the table and the picture (default: runs/ and a name from the settings)",
     )
     compare.add_argument("--resume", action="store_true", help="leave finished runs alone and go on with the others")
 
