@@ -11,7 +11,8 @@ from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.report import report
-from metalabelnet.cli.reproduce import reproduce
+from metalabelnet.cli.reproduce import EXAMPLES as REPRODUCE
+from metalabelnet.cli.reproduce import add_reproduce, reproduce
 from metalabelnet.cli.review import EXAMPLES as REVIEW
 from metalabelnet.cli.review import add_review, review
 from metalabelnet.data.own import ON_ERROR
@@ -53,14 +54,6 @@ EXPORT = """examples:
 REPORT = """examples:
   metalabelnet report runs/mine -o report.html
   metalabelnet report runs/compare-digits-uniform0.4-meta100/*-seed* -o report.html     side by side
-"""
-REPRODUCE = """examples:
-  metalabelnet reproduce --list                                    what there is, and what has been run
-  metalabelnet reproduce cifar10-table --methods metalabelnet --noise-probs student_logits.npy --budget 60
-  metalabelnet reproduce ablation-beta --points 0.001,0.01 --noise-probs student_logits.npy
-  metalabelnet reproduce cifar10n --cells worst --human-labels CIFAR-10_human.pt
-  metalabelnet reproduce all --tables-only --doc docs/reproduction.md
-  metalabelnet reproduce fig-curves --smoke                        the same in seconds, on digits
 """
 
 
@@ -165,35 +158,3 @@ def make_parser() -> argparse.ArgumentParser:
     command("datasets", commands.datasets, "list the data sets known by name")
     command("noises", commands.noises, "list the kinds of label noise")
     return parser
-
-
-def add_reproduce(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `reproduce`."""
-    add = parser.add_argument
-    add("what", nargs="*", metavar="WHAT", help="tables and figures by name, or all")
-    add("--list", action="store_true", help="show what there is, or the runs of WHAT, and how much has been run")
-    add("--data-dir", type=Path, metavar="DIR", help="folder with the data set's files")
-    add("--noise-probs", type=Path, metavar="FILE", help="the authors' class probabilities (feature-dependent noise)")
-    add("--human-labels", type=Path, metavar="FILE", help="CIFAR-10_human.pt, the labels of CIFAR-10N")
-    add("--seeds", type=int, metavar="N", help="runs of each kind, with seeds from 0 on (default: as the paper has it)")
-    add("--methods", metavar="A,B", help="only these methods")
-    add("--cells", metavar="A,B", help="only these noises, such as uniform:0.4,feature:0.6 or worst")
-    add("--points", metavar="A,B", help="only these values of what a figure or ablation varies")
-    add("--budget", type=float, metavar="MINUTES", help="stop after this time; what is under way goes on next time")
-    add("--order", choices=("given", "cheapest"), default="given", help="which run comes first (default: given)")
-    add("--together", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
-    add(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="on a CPU: runs beside each other, in processes of one thread (default: 1)",
-    )
-    add("--results", type=Path, metavar="DIR", help="folder with a line for each run (default: results)")
-    add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
-    add("--figures", type=Path, metavar="DIR", help="where tables and figures go (default: docs/reproduction)")
-    add("--doc", type=Path, metavar="FILE", help="fill in the parts of this page that come from the results")
-    add("--smoke", action="store_true", help="the same runs, tiny, on digits: shows in seconds that all is in place")
-    add("--tables-only", action="store_true", help="run nothing, build from what there is")
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
-    add("--commit", metavar="ID", help="the commit to write down where the package does not run from a checkout")
-    add("--dtype", metavar="NAME", help="float32, float64 or bf16 (default: bf16 on CUDA; for the tables any)")
