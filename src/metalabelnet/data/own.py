@@ -17,7 +17,7 @@ from metalabelnet.data.download import data_folder
 from metalabelnet.data.inputs import fill
 from metalabelnet.data.kinds import Images, reason
 from metalabelnet.data.memory import GIB, MIB, room_for_samples
-from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
+from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
 from metalabelnet.data.texts import Texts
 from metalabelnet.errors import InputError
 
@@ -124,21 +124,9 @@ def _read(
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
-    held = copies.digests(x)
-    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
-    if twins.any():
-        examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
-        done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
-        alike = listing.some(examples)
-        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {alike}")
-        part[twins & (found.kind != "table")] = LEFT_OUT
-        if not (part == TRAIN).any():
-            raise InputError(
-                f"{path}: every training sample is identical to a clean one, which leaves none to train on"
-            )
-    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
-    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
-    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=found.kind == "table")
+    part = _without_copies(rows, part, notes, table=found.kind == "table")
+    if (part == LEFT_OUT).any() and not (part == TRAIN).any():
+        raise InputError(f"{path}: every training sample is identical to a clean one, which leaves none to train on")
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),
@@ -147,6 +135,24 @@ def _read(
         inputs=inputs.to_json(),
         notes=tuple(notes),
     )
+
+
+def _without_copies(rows: Rows, part: Tensor, notes: list[str], *, table: bool) -> Tensor:
+    """The part of each row, with copies of clean samples left out of training; copies in the test part are reported.
+
+    Two rows of a table may well be alike and no copies: they stay.
+    """
+    held = copies.digests(rows.x)
+    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
+    if twins.any():
+        names = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
+        done = "stay" if table else "are taken out"
+        notes.append(f"{len(names)} training samples are identical to clean ones and {done}: {listing.some(names)}")
+    part = part if table else torch.where(twins, LEFT_OUT, part)
+    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
+    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
+    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=table)
+    return part
 
 
 @dataclass(frozen=True, kw_only=True)
