@@ -117,19 +117,23 @@ class RunFolder:
         try:
             return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"]), **changes})
         except (KeyError, TypeError) as error:
-            raise InputError(f"{self.path / 'run.json'} was written by another version: {error}") from error
+            raise InputError(
+                f"{self.path / 'run.json'} was written by another version ({error}): train again, or use that version"
+            ) from error
 
     def about(self) -> dict[str, Any]:
         """What run.json says."""
         file = self.path / "run.json"
         if not file.is_file():
-            raise InputError(f"{self.path} is not a run: there is no run.json in it")
+            raise InputError(
+                f"{self.path} is not a run: there is no run.json in it; name a folder that train or compare has made"
+            )
         try:
             about: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
-            raise InputError(f"{file} cannot be read: {error}") from error
+            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
         if not isinstance(about, dict) or not about.keys() >= _WRITTEN:
-            raise InputError(f"{file} is not what a run of this program writes")
+            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
         return about
 
     def summary(self) -> dict[str, Any]:
@@ -171,7 +175,10 @@ class RunFolder:
         try:
             return load_file(file, device=str(device))
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{file} is not a model of this program: {str(error).splitlines()[0]}") from error
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{file} is not a model of this program ({reason}): copy it again, or train again"
+            ) from error
 
     def inputs(self) -> dict[str, Any] | None:
         """How samples were made into numbers, where they were not numbers already."""

@@ -91,7 +91,7 @@ class Predictor:
             if on_samples is not None:
                 on_samples(done, total)
         if not done:
-            raise InputError(f"{', '.join(map(str, sources))}: has no samples")
+            raise InputError(f"{', '.join(map(str, sources))}: has no samples; give a file or folder that has some")
 
     def _encode(
         self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None

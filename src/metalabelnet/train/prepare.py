@@ -69,7 +69,8 @@ def device_of(run: Run) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {run.device!r} cannot be used ({reason}): choose cpu, or leave it to auto") from error
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
