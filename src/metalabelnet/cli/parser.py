@@ -82,79 +82,88 @@ def make_parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=call)
         return sub
 
-    train = command("train", commands.train, "train one method, and leave a run folder", TRAIN)
-    add_run_arguments(train)
-    train.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)"
+    _add_train(command("train", commands.train, "train one method, and leave a run folder", TRAIN))
+    _add_compare(
+        command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
     )
-    train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
-    train.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=10.0,
-        metavar="X",
-        help="how much work a crash may cost (default: 10)",
+    _add_labels(command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS))
+    _add_predict(
+        command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz file", PREDICT)
     )
-
-    compare = command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
-    add_run_arguments(compare, several_methods=True)
-    compare.add_argument("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
-    compare.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)"
-    )
-    compare.add_argument(
-        "--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)"
-    )
-    compare.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for the run folders, the table and the picture (default: runs/ and a name from the settings)",
-    )
-    compare.add_argument("--resume", action="store_true", help="leave finished runs alone and go on with the others")
-
-    labels = command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS)
-    labels.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    labels.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    labels.add_argument("--suspects", action="store_true", help="only suspects, the most suspicious first")
-    labels.add_argument("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
-    labels.add_argument("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
-    labels.add_argument("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
-    labels.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
-
-    predict = command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz", PREDICT)
-    predict.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    predict.add_argument(
-        "input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file"
-    )
-    predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    predict.add_argument("--image", metavar="COL", help="column of image paths (default: as in training)")
-    predict.add_argument("--text", metavar="COL", help="column of texts (default: as in training)")
-    predict.add_argument("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
-    predict.add_argument(
-        "--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)"
-    )
-    predict.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
-    predict.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
-
-    export = command("export", commands.export, "write the model of a run for other programs", EXPORT)
-    export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
-    export.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
-
-    pages = command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT)
-    pages.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
-    pages.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html"
-    )
-
+    _add_export(command("export", commands.export, "write the model of a run for other programs", EXPORT))
+    _add_report(command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT))
     add_review(
         command("review", review, "look at labels on a page of this computer, and take away what is right", REVIEW)
     )
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
-
     methods = command("methods", commands.methods, "list the methods, or the settings of one")
     methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")
     command("datasets", commands.datasets, "list the data sets known by name")
     command("noises", commands.noises, "list the kinds of label noise")
     return parser
+
+
+def _add_train(parser: Parser) -> None:
+    add_run_arguments(parser)
+    add = parser.add_argument
+    add("--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)")
+    add("--resume", action="store_true", help="go on with the run in that folder")
+    text = "how many seconds of work a crash may cost (default: 10)"
+    add("--checkpoint-seconds", type=float, default=10.0, metavar="X", help=text)
+
+
+def _add_compare(parser: Parser) -> None:
+    add_run_arguments(parser, several_methods=True)
+    add = parser.add_argument
+    add("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
+    add("--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)")
+    add("--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)")
+    text = "folder for the run folders, the table and the picture (default: runs/ and a name from the settings)"
+    add("--out", type=Path, metavar="DIR", help=text)
+    add("--resume", action="store_true", help="leave finished runs alone and go on with the others")
+
+
+def _add_labels(parser: Parser) -> None:
+    _add_run_and_output(parser)
+    add = parser.add_argument
+    add("--suspects", action="store_true", help="only suspects, the most suspicious first")
+    add("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
+    add("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
+    add("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
+
+
+def _add_predict(parser: Parser) -> None:
+    _add_run_and_output(parser)
+    add = parser.add_argument
+    add("input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file")
+    add("--image", metavar="COL", help="column of image paths (default: as in training)")
+    add("--text", metavar="COL", help="column of texts (default: as in training)")
+    add("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)")
+    _add_own_net(parser)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, … (default: auto)")
+
+
+def _add_export(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
+    _add_own_net(parser)
+
+
+def _add_report(parser: Parser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    text = "where to write (default: report.html)"
+    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help=text)
+
+
+def _add_run_and_output(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+
+
+def _add_own_net(parser: Parser) -> None:
+    text = (
+        "where the run was trained with a network of your own: its name, MODULE:FUNCTION, which allows its code to run"
+    )
+    parser.add_argument("--net", metavar="NAME", help=text)
