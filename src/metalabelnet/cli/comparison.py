@@ -10,6 +10,7 @@ from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
 from metalabelnet.cli.recommendation import recommend, wilson
 from metalabelnet.errors import InputError
+from metalabelnet.report.comparison import spread
 from metalabelnet.train import Diverged, RunFolder
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
         done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
-        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
+        cells = [spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
         seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
         rows.append([method, *cells, seconds])
     seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
@@ -108,10 +109,3 @@ def _advice(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} %"
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import torch
 from metalabelnet.data import checked, columns, copies, images, listing, sheet
 from metalabelnet.data.classes import class_names
 from metalabelnet.data.columns import Table
-from metalabelnet.data.download import data_folder
+from metalabelnet.data.download import Progress, data_folder
 from metalabelnet.data.inputs import fill
 from metalabelnet.data.kinds import Images, reason
 from metalabelnet.data.memory import GIB, MIB, room_for_samples
@@ -22,7 +21,7 @@ from metalabelnet.data.texts import Texts
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 ON_ERROR = ("stop", "skip")
 LOOKS = 1024  # headers of images between two words on how many there were
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
-Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ def is_own(path: Path) -> bool:
     return path.is_dir() or sheet.is_sheet(path)
 
 
-def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None = None) -> DataSet:
+def read(path: Path, how: Reading, folder: Path | None = None, tell: Progress | None = None) -> DataSet:
     """The data set in a folder or a table. `tell` hears how many samples are done."""
     notes: list[str] = []
     train, found = _list(path, how, notes)
@@ -80,7 +78,7 @@ def _read(
     path: Path,
     how: Reading,
     folder: Path | None,
-    tell: Tell | None,
+    tell: Progress | None,
     notes: list[str],
     train: Listing,
     found: Columns,
