@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from metalabelnet.methods import METHODS
 from metalabelnet.train import compiled as compiled_module
+from metalabelnet.train.build import build
 from metalabelnet.train.engine import Engine, EngineFallback, _tensors
-from metalabelnet.train.loop import build
 from small import batches, small_problem, small_run
 
 ONE_PHASE = ("cross-entropy", "meta-only", "sce", "gce", "bootstrap", "meta-weight-net")

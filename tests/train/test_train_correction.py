@@ -14,6 +14,7 @@ from torch import Tensor
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import RunFolder, correction, train
+from metalabelnet.train.build import build
 from metalabelnet.train.correction import (
     Candidate,
     Clean,
@@ -28,7 +29,6 @@ from metalabelnet.train.correction import (
     judge,
 )
 from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision, class_accuracy, label_quality
 

@@ -31,7 +31,7 @@ def noise_matrix(p: Tensor, given: Tensor) -> Tensor:
 
 
 def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor:
-    """Q of each sample; p where there is no given label."""
+    """The q of each sample; p where there is no given label."""
     q = p.double() * T.T[given.clamp_min(0)]
     q = q / q.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
     return torch.where((given >= 0)[:, None], q, p.double()).to(p.dtype)

@@ -280,7 +280,7 @@ def corrected(
 
 
 def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
-    """Q of the training rows and of the clean ones."""
+    """The q of the training rows and of the clean ones."""
     T = noise_matrix(fit.p, given)
     q = posterior(fit.clean, clean.given, T)
     losses = functional.nll_loss(_log(q.double()), clean.true, reduction="none")
