@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.data.batches import Batches
+from metalabelnet.engine import Engine, drained, tensor_cores
 from metalabelnet.errors import InputError
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import History, candidate, clean_labels, clean_logits, corrected
-from metalabelnet.train.engine import Engine, drained, tensor_cores
 from metalabelnet.train.evaluate import logits_of, score
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable

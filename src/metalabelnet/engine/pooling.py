@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metalabelnet.train.kept import kept
+from metalabelnet.engine.kept import kept
 
 
 class Pooled(NamedTuple):

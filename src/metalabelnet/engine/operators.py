@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from metalabelnet.train.convolutions import convolution, convolution_backward
-from metalabelnet.train.norms import batch_norm, batch_norm_backward, fixed_norm, follow
-from metalabelnet.train.pooling import chosen, max_pool, spread
+from metalabelnet.engine.convolutions import convolution, convolution_backward
+from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow
+from metalabelnet.engine.pooling import chosen, max_pool, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
