@@ -13,9 +13,11 @@ from torch import Tensor
 
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
-from metalabelnet.train import RunFolder, correction, train
+from metalabelnet.train import RunFolder, train
+from metalabelnet.train import history as history_module
 from metalabelnet.train.build import build
-from metalabelnet.train.correction import (
+from metalabelnet.train.correction import corrected, judge
+from metalabelnet.train.history import (
     Candidate,
     Clean,
     History,
@@ -23,10 +25,8 @@ from metalabelnet.train.correction import (
     by_heart,
     candidate,
     clean_logits,
-    corrected,
     expected_right,
     given_probability,
-    judge,
 )
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
@@ -396,7 +396,7 @@ def test_how_many_given_labels_are_right_is_told_without_the_truth(monkeypatch: 
     assert abs(right - share) < 4 * error
     part = torch.cat([given, torch.full_like(given, -1)])
     assert expected_right(torch.cat([p, p]), part) == right  # a sample without a label has none that could be right
-    monkeypatch.setattr(correction, "ENOUGH", 2100)  # every fifth row of three probabilities
+    monkeypatch.setattr(history_module, "ENOUGH", 2100)  # every fifth row of three probabilities
     assert 0 < abs(expected_right(p, given) - right) < 4 * math.sqrt(5) * error
 
 

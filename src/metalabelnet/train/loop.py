@@ -18,9 +18,10 @@ from metalabelnet.engine import Engine, drained, tensor_cores
 from metalabelnet.errors import InputError
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
-from metalabelnet.train.correction import History, candidate, clean_labels, clean_logits, corrected
+from metalabelnet.train.correction import corrected
 from metalabelnet.train.evaluate import logits_of, score
 from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.history import History, candidate, clean_labels, clean_logits
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import confusion
