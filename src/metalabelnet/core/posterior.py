@@ -41,19 +41,22 @@ def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor:
     return torch.where((given >= 0)[:, None], q, p.double()).to(p.dtype)
 
 
-def apart(p: Tensor, q: Tensor, clean: Tensor, true: Tensor) -> float:
-    """How far q is from what clean samples say of p, at least one standard error of theirs.
+def apart(p: Tensor, q: Tensor, clean: Tensor, true: Tensor) -> tuple[float, float]:
+    """How much more often argmax p is right by q than by clean samples; and the standard error of that.
 
-    |share of samples where argmax p is right by q − share of clean samples where it is right|, and the standard error
-    of the latter with one sample more of each kind, because none wrong among few is no proof.
+        mean of q_a − p_a over the samples    −    mean of [true class is a] − p_a over the clean ones,    a = argmax p
+
+    Less p_a on both sides, so that chance has less to do with it: which samples are hard is no part of it. The error is
+    at least that of one sample among n + 2, because none wrong among few is no proof.
 
     p, q         (N, C) of samples with given labels
     clean, true  (n, C) p of clean samples and (n,) their classes
     """
-    by_q = float(q.gather(1, p.argmax(1, keepdim=True)).double().mean())
-    n, right = len(true), int((clean.argmax(1) == true).sum())
-    r = (right + 1) / (n + 2)
-    return abs(by_q - right / max(1, n)) + math.sqrt(r * (1 - r) / max(1, n))
+    (p_a, a), (clean_a, clean_class) = p.double().max(1, keepdim=True), clean.double().max(1)
+    by_q = float((q.double().gather(1, a) - p_a).mean())
+    n, off = max(1, len(true)), (clean_class == true).double() - clean_a
+    error = math.sqrt(max(float(off.square().sum()) / n, 1 / (n + 2)) / n)
+    return by_q - float(off.sum()) / n, error
 
 
 def doubted(T: Tensor, p: Tensor, share: float) -> Tensor:

@@ -10,8 +10,8 @@ The rule, for a sample x with given label y:
                 than two where p_E has learned labels by heart: it gives more of the given ones than q has for right
     q(x, y)     p_F and the given label, by Bayes' rule (`core/posterior.py`); it takes p's place where clean samples
                 that carry a given label too, 30 at least, show a loss lower by more than two. Without these, q of p
-                does where p is right as often by it as on clean samples, within 2.5 per cent by one standard error;
-                it then leaves one label in ten in doubt, whatever the others say
+                does where p is right as often by it as on clean samples, within two per cent, and they are enough
+                to tell (a standard error of one at most); it then leaves one label in ten in doubt, whatever T says
 
     label       argmax p(x)
     confidence  max p(x)
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from metalabelnet.train.history import Candidate, Clean, History
 
-APART = 0.025  # by which p may be right more or less often by q than on clean samples
+APART = 0.02  # by which p may be right more or less often by q than on clean samples
+TOLD = 0.01  # the standard error up to which they can tell
 DOUBT = 0.1  # share of the labels that can be wrong in a way the noise matrix does not know
 
 
@@ -114,6 +115,7 @@ def _with_given_unseen(found: Candidate, given: Tensor, clean: Clean) -> Candida
     if not labeled.any():
         return found
     T = noise_matrix(found.p, given)
-    if apart(found.p[labeled], posterior(found.p, given, T)[labeled], found.clean, clean.true) > APART:
+    difference, error = apart(found.p[labeled], posterior(found.p, given, T)[labeled], found.clean, clean.true)
+    if abs(difference) > APART or error > TOLD:
         return found
     return found._replace(p=posterior(found.p, given, doubted(T, found.p, DOUBT)), given=True)
