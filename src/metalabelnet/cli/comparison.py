@@ -72,9 +72,10 @@ def _uneven(problem: Problem) -> str:
     least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
     if counts[most] < UNEVEN * max(1, counts[least]):
         return ""
+    few = f"{counts[least]} label{'s' if counts[least] != 1 else ''}"
     return (
-        f"\nclasses are uneven: {train.classes[least]!r} has {counts[least]} labels, {train.classes[most]!r} "
-        f"{counts[most]}; accuracy hides how the small ones fare, macro-F1 does not"
+        f"\nclasses are uneven: {train.classes[least]!r} has {few}, {train.classes[most]!r} {counts[most]}; "
+        "accuracy hides how the small ones fare, macro-F1 does not"
     )
 
 
@@ -93,6 +94,12 @@ def show_summary(console: Console, files: RunFolder) -> None:
             ["macro-F1", _percent(s["macro_f1"])],
             ["per class", _classes(s["class_accuracy"])],
             ["calibration error", f"{_percent(s['ece'])}; calibrated {_percent(s['ece_calibrated'])}"],
+        ]
+    elif s.get("meta_macro_f1") is not None:  # an earlier version wrote none
+        rows += [
+            ["macro-F1", f"{_percent(s['meta_macro_f1'])} of the same samples"],
+            ["per class", _classes(s["meta_class_accuracy"])],
+            ["calibration error", f"{_percent(s['meta_ece'])} before calibrating on them"],
         ]
     if s["right_after"] is not None:
         rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])

@@ -42,15 +42,22 @@ def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
         raise InputError(f"{data.source}: no row is trusted, {found.trusted!r} is empty or false in all of them")
     if file is None:
         return list(clean.values())
-    outside = []
+    outside: dict[str, Clean] = {}
     for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found):
         if one.position is None:
-            outside.append(one)
+            before = outside.setdefault(_place(one, len(outside)), one)
+            if before.label != one.label:
+                raise InputError(f"{file}: {one.id} is there twice, as {before.label!r} and as {one.label!r}")
         elif clean.get(one.position, one).label != one.label and one.position not in marked:
             raise InputError(f"{file}: {one.id} is there twice, as {clean[one.position].label!r} and as {one.label!r}")
         else:
             clean[one.position] = one
-    return [*clean.values(), *outside]
+    return [*clean.values(), *outside.values()]
+
+
+def _place(one: Clean, number: int) -> str:
+    """What tells clean samples beside the data apart: where a file lies. Rows of a table may well be alike."""
+    return os.path.abspath(one.item) if isinstance(one.item, Path) else str(number)  # noqa: PTH100
 
 
 def in_numbers(data: DataSet, file: Path) -> DataSet:
@@ -123,15 +130,20 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
 
 
 def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
-    """The samples of the data that the ids mean; for images also files beside the data."""
+    """The samples of the data that the ids mean; for images also files beside the data.
+
+    Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it.
+    """
     _check_labels(file, rows)
     by_id = _by_id(data, file)
     by_path = _places(data) if data.kind == "image" else {}
+    folder = data.source if data.source.is_dir() else data.source.parent
     clean = []
     for name, label in zip(rows.ids, rows.labels, strict=True):
         position, item = by_id.get(listing.normal(name)), None
         if position is None and data.kind == "image":
-            for path in (file.parent / name, Path(name)):
+            spelt = dict.fromkeys((name, name.replace("\\", "/")))
+            for path in (place / way for way in spelt for place in (folder, file.parent, Path())):
                 position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
                 item = path if path.is_file() else item
         if position is None and item is None:

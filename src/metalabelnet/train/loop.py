@@ -29,7 +29,7 @@ from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, 
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
-from metalabelnet.train.quality import class_accuracy, confusion, label_quality
+from metalabelnet.train.quality import class_accuracy, confusion, held_out, label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -374,6 +374,7 @@ class Loop:
             "epochs": self.method.epochs,
             "selected_epoch": self.best["epoch"],
             "meta_accuracy": self.best["accuracy"],
+            **held_out(self.method, problem.select),
             "test_accuracy": None,
             "test_accuracy_last": self.history[-1]["test_accuracy"],
             "macro_f1": None,
