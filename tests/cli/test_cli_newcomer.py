@@ -4,12 +4,15 @@ import json
 import os
 import shutil
 import stat
+import struct
+import zlib
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import numpy as np
 import pytest
 from files import QUICK, TABLE, photos, read_csv, table_rows, write_csv
+from PIL import Image
 from shell import call
 from tiny import samples, write_npz
 
@@ -34,6 +37,40 @@ def refused(arguments: list[str], capsys: Capture) -> str:
     said = call(arguments, capsys)
     assert (said.code, said.out) == (2, "")
     return said.err.splitlines()[-1]
+
+
+# Images
+
+
+def test_images_that_are_hardly_any(capsys: Capture, here: Path) -> None:
+    """A single pixel is a picture; half a JPEG and 300 million pixels are not, for training and for predicting."""
+    truth = photos(here / "photos")
+    shutil.rmtree(here / "photos" / "rare")
+    write_csv(here / "checked.csv", ["id", "label"], truth[10:40])
+    Image.new("LA", (1, 1), (9, 200)).save(here / "photos" / "birne" / "one pixel.png")
+    broken = here / "photos" / "birne" / "hälfte.jpg"
+    Image.effect_noise((90, 90), 50).save(broken)
+    broken.write_bytes(broken.read_bytes()[:2000])
+    about = struct.pack(">IIBBBBB", 20_000, 15_000, 8, 2, 0, 0, 0)
+    head = struct.pack(">I", 13) + b"IHDR" + about + struct.pack(">I", zlib.crc32(b"IHDR" + about))
+    data = (
+        struct.pack(">I", 8)
+        + b"IDAT"
+        + zlib.compress(b"")
+        + struct.pack(">I", zlib.crc32(b"IDAT" + zlib.compress(b"")))
+    )
+    (here / "photos" / "birne" / "wall.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + data)
+    said = refused(["train", "photos", "--meta", "checked.csv", "--out", "run"], capsys)
+    assert "birne/wall.png has 300,000,000 pixels, more than the 89,478,485 that are decoded; repair it" in said
+    assert not (here / "run").exists()
+    said = train("photos", capsys, "--meta", "checked.csv", "--on-error", "skip")
+    assert "2 of 93 samples left out: birne/hälfte.jpg cannot be decoded" in said
+    assert "birne/one pixel.png" in {row["id"] for row in read_csv(here / "run" / "labels.csv")}
+    said = refused(["predict", "run", "photos", "-o", "out.csv"], capsys)
+    assert "birne/hälfte.jpg cannot be decoded" in said
+    assert not [*here.glob("*out.csv*")]
+    assert call(["predict", "run", "photos", "-o", "out.csv", "--on-error", "skip"], capsys).code == 0
+    assert len(read_csv(here / "out.csv")) == 91
 
 
 # The clean set

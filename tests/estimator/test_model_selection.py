@@ -58,6 +58,8 @@ def test_samples_without_a_label_do_not_count_as_wrong() -> None:
         == (clf.predict(data.X_test) == y)[known].mean()
     )
     assert clf.score(data.X_test, y, weight) == clf.score(data.X_test[known], y[known], weight[known])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clf.score(data.X_test, y[:10])
     with pytest.raises(ValueError, match="some must have one to score by"):
         clf.score(data.X_test, np.full(len(y), -1))
     noisy = data.y.copy()

@@ -181,6 +181,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of labeled samples whose class is predicted: one without a label has no class to find."""
         if y is not None and (nothing := without_label(column_or_1d(y))).any():
+            check_consistent_length(X, y, sample_weight)
             if nothing.all():
                 raise InputError("no sample has a label: some must have one to score by")
             labeled = (~nothing).nonzero()[0]
