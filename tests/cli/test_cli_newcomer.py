@@ -104,6 +104,17 @@ def test_a_clean_file_beside_the_data_counts_once(capsys: Capture, here: Path) -
     assert f"new/0.png is there twice, as {beside[0][1]!r} and as {beside[1][1]!r}" in said
 
 
+def test_the_label_of_a_clean_set_may_have_any_name_beside_the_id(capsys: Capture, here: Path) -> None:
+    """For a folder there is no --label to name it with."""
+    truth = photos(here / "photos")
+    shutil.rmtree(here / "photos" / "rare")
+    write_csv(here / "more.csv", ["wo", "was", "wer"], [[*pair, "ich"] for pair in truth[10:40]])
+    said = refused(["train", "photos", "--meta", "more.csv", "--out", "run"], capsys)
+    assert said.endswith("more.csv: which column is the label: wo, was, wer? call it label")
+    write_csv(here / "checked.csv", ["Filename", "was"], truth[10:40])
+    assert "30 clean samples, 30 of them taken out" in train("photos", capsys, "--meta", "checked.csv")
+
+
 def test_an_npz_file_brings_its_whole_clean_set(capsys: Capture, here: Path) -> None:
     for count in (30, 120):  # fewer than the 100 that are drawn where nobody says how many, and more
         x, y = samples(count, seed=5)

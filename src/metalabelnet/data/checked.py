@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metalabelnet.data.listing import Columns, Listing
     from metalabelnet.data.rows import DataSet
 
+USUAL_IDS = ("id", "path", "file", "filename", "image", "index", "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clean:
@@ -96,9 +98,7 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     if not sheet.is_sheet(file):
         raise InputError(f"{file}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
     names = sheet.header(file)
-    label = found.label if found.label in names else None
-    label = listing.find_columns(file, listing.Columns(label=label), []).label  # guessed, or an error
-    assert label is not None
+    label = _label_column(file, names, found)
     if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
         name = _id_column(file, names, label, found)
         return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data)
@@ -112,6 +112,19 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     ]
 
 
+def _label_column(file: Path, names: list[str], found: Columns) -> str:
+    """The column of a clean set's file that says the right label: as in the data, by its name, or beside the ids."""
+    if found.label is not None and found.label in names:
+        return found.label
+    name = listing.find_columns(file, listing.Columns(), [], needs_label=False).label
+    beside = [other for other in names if other.lower() not in USUAL_IDS]
+    if name is None and len(names) == 2 and len(beside) == 1:
+        name = beside[0]
+    if name is None:
+        raise InputError(f"{file}: which column is the label: {', '.join(names)}? call it {found.label or 'label'}")
+    return name
+
+
 def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
     """The column of a clean set's file that says which sample is meant."""
     others = [name for name in names if name != label]
@@ -120,8 +133,7 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
         if name is not None and name in others:
             return name
     lower = {name.lower(): name for name in reversed(others)}
-    usual = ("id", "path", "file", "filename", "image", "index", "")
-    name = next((lower[word] for word in usual if word in lower), None)
+    name = next((lower[word] for word in USUAL_IDS if word in lower), None)
     if name is None and len(others) == 1:
         name = others[0]
     if name is None:
