@@ -1,9 +1,9 @@
-# make demo      the main job on data that comes along: about a minute after the install
-# make test      linters, type check and tests; installs Chromium for those of the pages where apt-get may do so
-# make test-all  the slow tests too
+# make demo          the main job on data that comes along: about a minute after the install
+# make test          linters, type check and tests; installs Chromium for those of the pages where apt-get may do so
+# make test-all      the slow tests too
 # make test-browser  the tests in a real browser alone
-# make tables    the paper's tables, figures and docs/reproduction.md from results/
-# make clean     removes what the others made
+# make tables        the paper's tables, figures and docs/reproduction.md from results/
+# make clean         removes what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +12,7 @@ JOBS ?= 2
 
 .PHONY: help demo lint browser test test-all test-browser tables clean
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -40,7 +40,7 @@ test: lint browser
 	$(BIN)/pytest --numprocesses $(JOBS)
 
 test-all: lint browser
-	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu and not dist'
+	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu'
 
 test-browser: .venv/installed browser
 	$(BIN)/pytest -m browser

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.core.posterior import noise_matrix, posterior
 from metalabelnet.train import recipe
-from metalabelnet.train.correction import (
+from metalabelnet.train.evaluate import calibration_error, logits_of
+from metalabelnet.train.history import (
     Candidate,
     better,
     candidate,
@@ -32,7 +33,6 @@ from metalabelnet.train.correction import (
     given_probability,
     sharpness,
 )
-from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.loop import Loop, to_the_end
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.quality import auroc, average_precision

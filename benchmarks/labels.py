@@ -37,9 +37,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.data import load
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
-from metalabelnet.train.correction import History, judge, sharpness
+from metalabelnet.train.correction import judge
 from metalabelnet.train.evaluate import calibration_error, logits_of
 from metalabelnet.train.folder import commit, versions
+from metalabelnet.train.history import History, sharpness
 from metalabelnet.train.loop import Loop, to_the_end
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision

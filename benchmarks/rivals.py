@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rival_steps import OURS, RIVALS, Iteration, Start, ours, start
 from timing import milliseconds, resident
 
-from metalabelnet.train.engine import tensor_cores
+from metalabelnet.engine import tensor_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

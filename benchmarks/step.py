@@ -29,9 +29,9 @@ from timing import milliseconds, resident
 
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import make_rows
-from metalabelnet.train.engine import Engine, tensor_cores
+from metalabelnet.engine import Engine, tensor_cores
+from metalabelnet.train.build import build
 from metalabelnet.train.folder import commit, versions
-from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 

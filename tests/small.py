@@ -7,7 +7,7 @@ import torch
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.methods import Method
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 

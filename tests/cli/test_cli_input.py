@@ -294,6 +294,14 @@ def test_every_setting_of_a_run_has_an_argument_with_help(capsys: Capture) -> No
         assert " ".join(str(field.metadata["help"]).split())[:40] in text
 
 
+def test_a_default_is_said_with_the_data_sets_that_have_another(capsys: Capture) -> None:
+    text = " ".join(call(["compare", "--help"], capsys).out.split())
+    assert "warm-up on the given labels (default: 11; 44 for cifar10, cifar100)" in text
+    assert "(default: 100; 1000 for fashion-mnist; 5000 for cifar10, cifar100)" in text
+    assert "--set METHOD.NAME=VALUE" in text
+    assert "--method " not in text
+
+
 @pytest.mark.parametrize(
     ("command", "rows"),
     [
@@ -319,7 +327,7 @@ def test_a_method_lists_its_settings(name: str, capsys: Capture) -> None:
     for field in fields(METHODS[name].Settings):
         assert re.search(rf"^{field.name} +{re.escape(str(field.default))} +\S", said.out, re.MULTILINE)
     if name == "metalabelnet":
-        assert "beta" in said.out
+        assert "how the meta-gradient is computed (exact, double-backward, finite-difference)" in said.out
 
 
 def test_what_was_stopped_is_no_result(capsys: Capture, here: Path) -> None:

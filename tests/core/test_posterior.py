@@ -2,7 +2,7 @@
 
 import torch
 
-from metalabelnet.core.posterior import noise_matrix, posterior
+from metalabelnet.core.posterior import apart, doubted, noise_matrix, posterior
 
 
 def made(n: int = 20_000) -> tuple[torch.Tensor, ...]:
@@ -43,3 +43,38 @@ def test_one_class_and_labels_that_nobody_gave() -> None:
     assert noise_matrix(torch.ones(3, 1), torch.zeros(3, dtype=torch.long)).tolist() == [[1.0]]
     nothing = noise_matrix(torch.full((3, 2), 0.5), torch.full((3,), -1))
     torch.testing.assert_close(nothing.sum(1), torch.ones(2).double())
+
+
+def test_p_is_right_as_often_by_q_as_on_clean_samples_where_noise_depends_on_the_class() -> None:
+    torch.manual_seed(0)
+    p, true, given, _ = made()
+    noisy, clean = slice(0, 15_000), slice(15_000, None)
+    q = posterior(p[noisy], given[noisy], noise_matrix(p[noisy], given[noisy]))
+    assert apart(p[noisy], q, p[clean], true[clean]) < 0.015
+    few = apart(p[noisy], q, p[clean][:40], true[clean][:40])
+    assert few > 0.05  # 40 samples do not tell
+
+
+def test_p_seems_wrong_by_q_where_noise_follows_what_p_confuses() -> None:
+    torch.manual_seed(0)
+    p, true, _, _ = made()
+    second = p.argsort(1)[:, 1]
+    given = torch.where(p.gather(1, second[:, None])[:, 0] > 0.2, second, true)
+    q = posterior(p, given, noise_matrix(p, given))
+    right = [float((x.argmax(1) == true).double().mean()) for x in (p, q)]
+    assert right[1] < right[0] - 0.05  # q is led astray
+    assert apart(p, q, p[:2000], true[:2000]) > 0.05  # and it shows
+
+
+def test_none_wrong_among_few_is_no_proof() -> None:
+    p = torch.eye(2).double()[[0, 1] * 10]
+    found = apart(p, p, p, torch.tensor([0, 1] * 10))
+    assert 0.04 < found < 0.06
+    assert apart(p, p, p[:0], torch.zeros(0, dtype=torch.long)) > 0.5
+
+
+def test_doubt_goes_where_p_is_confused() -> None:
+    p = torch.tensor([[0.7, 0.3, 0.0], [0.4, 0.6, 0.0], [0.0, 0.0, 1.0]]).double()
+    T = doubted(torch.eye(3).double(), p, 0.1)
+    torch.testing.assert_close(T[:2], torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]]).double())
+    torch.testing.assert_close(T[2], torch.tensor([0.0, 0.0, 0.9]).double())  # confused with nothing

@@ -13,7 +13,8 @@ from metalabelnet.data import stored as stored_module
 from metalabelnet.data.ahead import AHEAD, ahead
 from metalabelnet.data.stored import Stored, chunks
 from metalabelnet.train import Stopped, train
-from metalabelnet.train.loop import build, training
+from metalabelnet.train.build import build
+from metalabelnet.train.loop import training
 from small import batches, small_problem, small_run
 
 

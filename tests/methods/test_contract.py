@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.methods import METHODS
+from metalabelnet.train.build import build
 from metalabelnet.train.evaluate import score
-from metalabelnet.train.loop import build
 from small import QUICK, VARIANTS, Walk, blobs, small_problem, small_run
 
 NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}

@@ -7,7 +7,7 @@ from metalabelnet.core.transition import noise_rate
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.methods.halves import Halves
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.settings import Run
 from small import Walk, small_problem, small_run

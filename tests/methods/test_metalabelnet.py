@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.errors import InputError
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from small import Walk, small_problem, small_run
 
 

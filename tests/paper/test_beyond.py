@@ -11,7 +11,8 @@ from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.places import Places
 from metalabelnet.paper.results import Results, key
 from metalabelnet.paper.runner import folder_name
-from metalabelnet.paper.tables import Table, tables
+from metalabelnet.paper.table import Table
+from metalabelnet.paper.tables import tables
 
 PLUS = "metalabelnet-plus"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from made import line
 
+from metalabelnet.engine import Engine
 from metalabelnet.errors import InputError
 from metalabelnet.paper import runner as module
 from metalabelnet.paper.entries import Selection, entries
@@ -17,7 +18,6 @@ from metalabelnet.paper.recipes import Entry
 from metalabelnet.paper.results import Results
 from metalabelnet.paper.runner import Runner
 from metalabelnet.train import RunFolder, Stopped
-from metalabelnet.train.engine import Engine
 from metalabelnet.train.folder import versions
 from metalabelnet.train.several import Job, Outcome
 

@@ -9,7 +9,8 @@ from metalabelnet.paper.claims import NOT_RUN, agreement, claims, standing
 from metalabelnet.paper.numbers import NUMBERS
 from metalabelnet.paper.recipes import READY, WHATS
 from metalabelnet.paper.results import Results
-from metalabelnet.paper.tables import Table, tables
+from metalabelnet.paper.table import Table
+from metalabelnet.paper.tables import tables
 
 
 def cell(table: Table, row: str, column: int) -> str:

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.data.rows import make_rows
-from metalabelnet.train import RunFolder, correction, train
-from metalabelnet.train.correction import (
+from metalabelnet.train import RunFolder, train
+from metalabelnet.train import history as history_module
+from metalabelnet.train.build import build
+from metalabelnet.train.correction import corrected, judge
+from metalabelnet.train.history import (
     Candidate,
     Clean,
     History,
@@ -22,13 +25,10 @@ from metalabelnet.train.correction import (
     by_heart,
     candidate,
     clean_logits,
-    corrected,
     expected_right,
     given_probability,
-    judge,
 )
 from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.loop import build
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import auroc, average_precision, class_accuracy, label_quality
 
@@ -298,10 +298,12 @@ def test_the_summary_has_the_classes_by_name(tmp_path: Path) -> None:
 
 
 def with_labels(kind: str, *, n: int = 600) -> tuple[Tensor, Tensor, Tensor]:
-    """Calibrated probabilities of n samples, true classes, and labels that are wrong by chance or where p is unsure."""
+    """Calibrated probabilities of n samples, true classes, and labels: none wrong, by chance, or where p is unsure."""
     g = torch.Generator().manual_seed(3)
     p = torch.randn(n, 3, generator=g, dtype=torch.float64).mul(2).softmax(1)
     true = torch.multinomial(p, 1, generator=g)[:, 0]
+    if kind == "none":
+        return p, true, true
     if kind == "chance":
         wrong = torch.rand(n, generator=g) < 0.1
         return p, true, torch.where(wrong, (true + 1) % 3, true)
@@ -329,6 +331,36 @@ def test_the_given_label_counts_where_clean_samples_show_its_worth(kind: str, co
         assert right[1] > right[0] + 0.1
     else:
         assert found is history.best
+
+
+@pytest.mark.parametrize(
+    ("kind", "cleans", "taken"),
+    [("chance", 2000, True), ("chance", 60, False), ("unsure", 2000, False), ("none", 2000, True)],
+)
+def test_the_given_label_counts_where_p_is_as_good_by_it_as_on_clean_samples(
+    kind: str, cleans: int, taken: bool
+) -> None:
+    """No clean sample carries a given label, so that p alone can be asked."""
+    p, true, given = with_labels(kind, n=6000)
+    trained, checked = slice(0, 4000), slice(4000, 4000 + cleans)
+    best = candidate(p[trained].log(), p[checked].log(), true[checked], (0, 0))
+    history = History(1, 1)
+    history.best = best
+    history.believe(given_probability(best.p, given[trained]), best.losses)
+    bad = candidate(torch.zeros(4000, 3), torch.zeros(cleans, 3), true[checked], (0, 0))
+    clean = Clean(true[checked], torch.full((cleans,), -1))
+    found, _ = corrected(history, bad, given[trained], clean)
+    assert found.given is taken
+    assert corrected(history, bad, given[trained])[0] is best  # nobody can be trusted: p as it is
+    unlabeled = torch.full((4000,), -1)
+    assert corrected(history, bad, unlabeled, clean)[0] is best
+    if taken:
+        right = [float((x == true[trained]).double().mean()) for x in (best.p.argmax(1), found.p.argmax(1))]
+        assert right[1] > right[0] + 0.1
+        assert right[1] > float((given == true)[trained].double().mean()) - 0.02  # where none is wrong, few are changed
+        assert -0.06 < float(found.p.max(1).values.mean()) - right[1] < 0.01  # in doubt on purpose, not too sure
+    else:
+        assert found is best
 
 
 def test_a_mean_that_has_learned_labels_is_not_multiplied_by_them() -> None:
@@ -364,7 +396,7 @@ def test_how_many_given_labels_are_right_is_told_without_the_truth(monkeypatch: 
     assert abs(right - share) < 4 * error
     part = torch.cat([given, torch.full_like(given, -1)])
     assert expected_right(torch.cat([p, p]), part) == right  # a sample without a label has none that could be right
-    monkeypatch.setattr(correction, "ENOUGH", 2100)  # every fifth row of three probabilities
+    monkeypatch.setattr(history_module, "ENOUGH", 2100)  # every fifth row of three probabilities
     assert 0 < abs(expected_right(p, given) - right) < 4 * math.sqrt(5) * error
 
 

@@ -56,7 +56,7 @@ def test_score_by_hand() -> None:
 
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(evaluate, "CHUNK", 7)
+    monkeypatch.setattr("metalabelnet.data.stored.CHUNK", 7)
     assert torch.equal(evaluate.logits_of(Fixed(), x), x)
 
 

@@ -15,7 +15,7 @@ from metalabelnet.methods import METHODS
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.train import refitted as module
 from metalabelnet.train import train
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.refitted import refitted
 
@@ -24,7 +24,7 @@ from metalabelnet.train.refitted import refitted
 def test_it_is_the_fit_to_the_features_of_the_last_layer(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr("metalabelnet.data.stored.CHUNK", chunk)
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
     method = build(run, problem, None)

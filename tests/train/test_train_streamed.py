@@ -8,10 +8,11 @@ import torch
 
 from metalabelnet.data.rows import Rows
 from metalabelnet.data.stored import Stored
+from metalabelnet.engine.engine import Engine, _tensors
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Stopped, train
-from metalabelnet.train.engine import Engine, _tensors
-from metalabelnet.train.loop import Loop, build
+from metalabelnet.train.build import build
+from metalabelnet.train.loop import Loop
 from metalabelnet.train.prepare import Problem
 from small import QUICK, batches, small_problem, small_run
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tiny import outcome, snapshot, tiny_run, write_npz
 
+from metalabelnet.engine import Engine
 from metalabelnet.errors import InputError
 from metalabelnet.methods import Method
 from metalabelnet.train import RunFolder, Stopped, train
 from metalabelnet.train import loop as loop_module
-from metalabelnet.train.engine import Engine
 from metalabelnet.train.several import Job
 from metalabelnet.train.together import train_together
 

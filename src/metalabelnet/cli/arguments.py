@@ -6,13 +6,14 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from metalabelnet.data import DATASETS
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.nets.outside import HUB
 from metalabelnet.train import Run, recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -37,39 +38,62 @@ KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float | None: (float, "X"),
     tuple[int, ...]: (_numbers, "N,N"),
 }
+METAVARS = {  # of texts that are no names
+    **dict.fromkeys(("trusted", "truth", "label", "image", "text", "id"), "COL"),
+    **dict.fromkeys(("noise_probs", "meta_file"), "FILE"),
+    "data_dir": "DIR",
+    "noise": "KIND:RATE",
+    "features": "COL,COL",
+    "test": "PATH",
+}
+GROUPS = {
+    "the data": ("data_dir", "noise", "noise_probs", "meta", "meta_file", "limit", "unlabeled", "split"),
+    "a folder or a table of your own": (
+        *("label", "image", "text", "features", "id", "trusted", "truth", "test"),
+        *("image_size", "encoder", "on_error", "memory_limit"),
+    ),
+    "the method": ("method", "preset", "settings", "protocol", "looks"),
+    "the network and how it is trained": (
+        *("net", "pretrained", "head", "epochs", "warmup", "batch_size", "rate", "rate_drops", "momentum"),
+        *("weight_decay", "order", "augment", "seed", "device", "dtype", "engine"),
+    ),
+}
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, leave_out: tuple[str, ...] = ()) -> None:
+def add_run_arguments(parser: argparse.ArgumentParser, *, several_methods: bool = False) -> None:
     """An argument for every field of a run. What is not given comes from the data set's recipe."""
-    types = get_type_hints(Run)
-    for field in dataclasses.fields(Run):
-        if field.name in leave_out:
-            continue
-        text = str(field.metadata["help"]).replace("%", "%%")
-        if field.name == "data":
-            parser.add_argument("data", metavar="DATA", help=text)
-        elif field.name == "settings":
-            parser.add_argument(
-                "--set",
-                dest="settings",
-                action="append",
-                default=[],
-                metavar="NAME=VALUE",
-                help=f"one of {text}; repeatable",
-            )
-        elif field.name == "meta":
-            parser.add_argument("--meta", type=_count_or_file, metavar="N|FILE", help=f"{text} (small data: 100)")
-        elif field.name == "pretrained":
-            parser.add_argument("--pretrained", nargs="?", const=HUB, metavar="FILE", help=text)
-        else:
-            kind, metavar = KINDS.get(types[field.name], (str, "NAME"))
-            shown = "" if field.default in (None, "none", "stop") else f" (small data: {_shown(field.default)})"
-            parser.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                type=kind,
-                metavar=metavar,
-                help=text + shown,
-            )
+    types, fields = get_type_hints(Run), {field.name: field for field in dataclasses.fields(Run)}
+    recipes = [recipe(data) for data in DATASETS]
+    parser.add_argument("data", metavar="DATA", help=fields["data"].metadata["help"])
+    for title, names in GROUPS.items():
+        add = parser.add_argument_group(title).add_argument
+        for name in names:
+            text = str(fields[name].metadata["help"]).replace("%", "%%") + _default(name, recipes)
+            if name == "method" and several_methods:
+                continue
+            if name == "settings":
+                form = "METHOD.NAME=VALUE" if several_methods else "NAME=VALUE"
+                add("--set", dest=name, action="append", default=[], metavar=form, help=f"{text}; repeatable")
+            elif name == "meta":
+                add("--meta", type=_count_or_file, metavar="N|FILE", help=text)
+            elif name == "pretrained":
+                add("--pretrained", nargs="?", const=HUB, metavar="FILE", help=text)
+            else:
+                kind, metavar = KINDS.get(types[name], (str, METAVARS.get(name, "NAME")))
+                add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+
+
+def _default(name: str, recipes: Sequence[Run]) -> str:
+    """What a field is where nobody says it, and for which data sets it is something else."""
+    default = getattr(Run, name, None)
+    others: dict[str, list[str]] = {}
+    for run in recipes:
+        if (value := getattr(run, name)) != default:
+            others.setdefault(_shown(value), []).append(run.data)
+    if default is None or (default in ("none", "stop") and not others):
+        return ""
+    said = [_shown(default), *(f"{value} for {', '.join(names)}" for value, names in others.items())]
+    return f" (default: {'; '.join(said)})"
 
 
 def run_from(args: argparse.Namespace, **changes: Any) -> Run:

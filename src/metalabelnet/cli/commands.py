@@ -10,10 +10,11 @@ import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from metalabelnet import train as training
 from metalabelnet.cli import comparison, shown
+from metalabelnet.cli.announcement import announce, describe
 from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
@@ -27,7 +28,7 @@ from metalabelnet.noise import NOISES
 from metalabelnet.train import RunFolder
 from metalabelnet.train.export import to_onnx
 from metalabelnet.train.predict import Predictor, Reader
-from metalabelnet.train.prepare import device_of, prepare, read
+from metalabelnet.train.prepare import device_of, prepare
 from metalabelnet.train.relabel import relabel
 from metalabelnet.train.several import Job, train_all
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from metalabelnet.cli.console import Bars
+    from metalabelnet.methods import Method
     from metalabelnet.train import Progress, Run
 
 
@@ -54,7 +55,7 @@ def train(args: argparse.Namespace) -> None:
             problem = prepare(run, progress.download, progress.samples)
             for note in problem.notes:
                 console.say(note)
-            about = [comparison.describe(run, problem)]
+            about = [describe(run, problem)]
 
             def tell(come: Progress) -> None:
                 if about:  # said when the first step has shown that network and samples go together
@@ -100,7 +101,7 @@ def compare(args: argparse.Namespace) -> None:
     console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
     with interruptible() as stop, console.progress(total=len(jobs)) as progress:
         readings = Readings(at_a_time=min(workers, len(jobs)))
-        _announce(console, jobs, workers, progress, readings, resume=args.resume)
+        announce(console, jobs, workers, progress, readings, resume=args.resume)
         outcomes = train_all(
             jobs,
             resume=args.resume,
@@ -110,27 +111,6 @@ def compare(args: argparse.Namespace) -> None:
             stop=stop,
         )
     comparison.show(console, out, jobs, outcomes)
-
-
-def _announce(
-    console: Console, jobs: list[Job], workers: int, progress: Bars, readings: Readings, *, resume: bool
-) -> None:
-    """Read the data; what its reader has to say and what the runs will use and take, before the first one starts.
-
-    With noise by a probe that is not said: making it takes as long as a short run, and each run makes its own.
-    """
-    for job in jobs:
-        RunFolder(job.folder).check(job.run, resume=resume)
-    left = [job for job in jobs if not RunFolder(job.folder).finished]
-    if not left:
-        return
-    run = left[0].run
-    for note in read(run, progress.download, progress.samples, readings).notes:
-        console.say(note)
-    if run.noise.startswith("feature") and not run.noise_probs:
-        return
-    problem = prepare(run, readings=readings)
-    console.say(comparison.describe_all(left, problem, workers))
 
 
 def labels(args: argparse.Namespace) -> None:
@@ -208,8 +188,16 @@ def methods(args: argparse.Namespace) -> None:
     method = METHODS[args.name]
     console.print(f"{args.name}: {method.summary} ({method.reference})")
     fields = dataclasses.fields(method.Settings)
-    rows = [[field.name, str(field.default), str(field.metadata["help"])] for field in fields]
+    rows = [
+        [field.name, str(field.default), str(field.metadata["help"]) + _choices(method, field.name)] for field in fields
+    ]
     console.table(["--set NAME=VALUE", "default", "meaning"], rows or [["–", "–", "nothing to set"]])
+
+
+def _choices(method: type[Method], name: str) -> str:
+    """The words that a setting can be, where it is one of a few."""
+    words = [word for word in get_args(get_type_hints(method.Settings)[name]) if isinstance(word, str)]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def datasets(_args: argparse.Namespace) -> None:

@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import textwrap
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from metalabelnet.cli.console import aligned
 from metalabelnet.cli.curves import draw_curves
 from metalabelnet.cli.recommendation import recommend, wilson
 from metalabelnet.errors import InputError
+from metalabelnet.report.comparison import spread
 from metalabelnet.train import Diverged, RunFolder
-from metalabelnet.train.estimate import Estimate, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from metalabelnet.cli.console import Console
-    from metalabelnet.train import Run
-    from metalabelnet.train.prepare import Problem
     from metalabelnet.train.several import Job, Outcome
-
-UNEVEN = 5
-
-
-def describe(run: Run, problem: Problem) -> str:
-    """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
-    recorded = ", steps recorded and replayed" if run.records(problem.train.x.device) else ""
-    used = _used(run, problem) + recorded
-    return f"{run.method} on {run.data}: {used}; {estimate(run, problem)}{_uneven(problem)}"
-
-
-def describe_all(jobs: Sequence[Job], problem: Problem, workers: int) -> str:
-    """The same for several runs, of which so many go on at a time; the problem is the first one's."""
-    of_method = {job.run.method: estimate(job.run, problem) for job in jobs}
-    each = [of_method[job.run.method] for job in jobs]
-    workers = min(workers, len(jobs))
-    seconds = max(sum(one.seconds for one in each) / workers, max(one.seconds for one in each))
-    whole = Estimate(seconds=seconds, bytes=workers * max(one.bytes for one in each))
-    return f"{_used(jobs[0].run, problem)}; {whole} in all{_uneven(problem)}"
-
-
-def _used(run: Run, problem: Problem) -> str:
-    """Samples, classes, clean and unlabeled ones, network and device."""
-    train = problem.train
-    unlabeled = int((train.given < 0).sum())
-    known = not math.isnan(problem.noise_rate)
-    noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
-    if problem.noise_rate == 0 and run.noise == "none" and not run.own_data:
-        noise = ", whose labels are taken to be right"  # an .npz file without a clean set, or a benchmark as it is
-    clean = f"{len(problem.clean)} clean to learn from"
-    if problem.select is not problem.clean:
-        clean += f" and {len(problem.select)} to select on"
-    return (
-        f"{len(train)} samples of {len(train.classes)} classes"
-        + (f" ({unlabeled} unlabeled)" if unlabeled else "")
-        + f"{noise}, {clean}"
-        + (f", {len(problem.test)} to test" if len(problem.test) else "")
-        + f"; {problem.net_name(run)} on {train.x.device}"
-    )
-
-
-def _uneven(problem: Problem) -> str:
-    """A warning where the largest class has many times the labels of the smallest."""
-    train = problem.train
-    counts = torch.bincount(train.given[train.given >= 0], minlength=len(train.classes)).tolist()
-    least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
-    if counts[most] < UNEVEN * max(1, counts[least]):
-        return ""
-    few = f"{counts[least]} label{'s' if counts[least] != 1 else ''}"
-    return (
-        f"\nclasses are uneven: {train.classes[least]!r} has {few}, {train.classes[most]!r} {counts[most]}; "
-        "accuracy hides how the small ones fare, macro-F1 does not"
-    )
 
 
 def show_summary(console: Console, files: RunFolder) -> None:
@@ -134,7 +76,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
         done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
-        cells = [_spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
+        cells = [spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
         seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
         rows.append([method, *cells, seconds])
     seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
@@ -173,10 +115,3 @@ def _advice(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} %"
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"

@@ -11,7 +11,8 @@ from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.report import report
-from metalabelnet.cli.reproduce import reproduce
+from metalabelnet.cli.reproduce import EXAMPLES as REPRODUCE
+from metalabelnet.cli.reproduce import add_reproduce, reproduce
 from metalabelnet.cli.review import EXAMPLES as REVIEW
 from metalabelnet.cli.review import add_review, review
 from metalabelnet.data.own import ON_ERROR
@@ -54,14 +55,6 @@ REPORT = """examples:
   metalabelnet report runs/mine -o report.html
   metalabelnet report runs/compare-digits-uniform0.4-meta100/*-seed* -o report.html     side by side
 """
-REPRODUCE = """examples:
-  metalabelnet reproduce --list                                    what there is, and what has been run
-  metalabelnet reproduce cifar10-table --methods metalabelnet --noise-probs student_logits.npy --budget 60
-  metalabelnet reproduce ablation-beta --points 0.001,0.01 --noise-probs student_logits.npy
-  metalabelnet reproduce cifar10n --cells worst --human-labels CIFAR-10_human.pt
-  metalabelnet reproduce all --tables-only --doc docs/reproduction.md
-  metalabelnet reproduce fig-curves --smoke                        the same in seconds, on digits
-"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,74 +82,20 @@ def make_parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=call)
         return sub
 
-    train = command("train", commands.train, "train one method, and leave a run folder", TRAIN)
-    add_run_arguments(train)
-    train.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)"
+    _add_train(command("train", commands.train, "train one method, and leave a run folder", TRAIN))
+    _add_compare(
+        command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
     )
-    train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
-    train.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=10.0,
-        metavar="X",
-        help="how much work a crash may cost (default: 10)",
+    _add_labels(command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS))
+    _add_predict(
+        command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz file", PREDICT)
     )
-
-    compare = command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
-    add_run_arguments(compare, leave_out=("method",))
-    compare.add_argument("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
-    compare.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)"
-    )
-    compare.add_argument(
-        "--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)"
-    )
-    compare.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for the run folders, the table and the picture"
-    )
-    compare.add_argument("--resume", action="store_true", help="leave finished runs alone and go on with the others")
-
-    labels = command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS)
-    labels.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    labels.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    labels.add_argument("--suspects", action="store_true", help="only suspects, the most suspicious first")
-    labels.add_argument("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
-    labels.add_argument("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
-    labels.add_argument("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
-    labels.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
-
-    predict = command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz", PREDICT)
-    predict.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    predict.add_argument(
-        "input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file"
-    )
-    predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    predict.add_argument("--image", metavar="COL", help="column of image paths (default: as in training)")
-    predict.add_argument("--text", metavar="COL", help="column of texts (default: as in training)")
-    predict.add_argument("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
-    predict.add_argument(
-        "--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)"
-    )
-    predict.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
-    predict.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
-
-    export = command("export", commands.export, "write the model of a run for other programs", EXPORT)
-    export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
-    export.add_argument("--net", metavar="NAME", help="the run's own network MODULE:FUNCTION, to let its code run")
-
-    pages = command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT)
-    pages.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
-    pages.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html"
-    )
-
+    _add_export(command("export", commands.export, "write the model of a run for other programs", EXPORT))
+    _add_report(command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT))
     add_review(
         command("review", review, "look at labels on a page of this computer, and take away what is right", REVIEW)
     )
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
-
     methods = command("methods", commands.methods, "list the methods, or the settings of one")
     methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")
     command("datasets", commands.datasets, "list the data sets known by name")
@@ -164,33 +103,67 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_reproduce(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `reproduce`."""
+def _add_train(parser: Parser) -> None:
+    add_run_arguments(parser)
     add = parser.add_argument
-    add("what", nargs="*", metavar="WHAT", help="tables and figures by name, or all")
-    add("--list", action="store_true", help="show what there is, or the runs of WHAT, and how much has been run")
-    add("--data-dir", type=Path, metavar="DIR", help="folder with the data set's files")
-    add("--noise-probs", type=Path, metavar="FILE", help="the authors' class probabilities (feature-dependent noise)")
-    add("--human-labels", type=Path, metavar="FILE", help="CIFAR-10_human.pt, the labels of CIFAR-10N")
-    add("--seeds", type=int, metavar="N", help="runs of each kind, with seeds from 0 on (default: as the paper has it)")
-    add("--methods", metavar="A,B", help="only these methods")
-    add("--cells", metavar="A,B", help="only these noises, such as uniform:0.4,feature:0.6 or worst")
-    add("--points", metavar="A,B", help="only these values of what a figure or ablation varies")
-    add("--budget", type=float, metavar="MINUTES", help="stop after this time; what is under way goes on next time")
-    add("--order", choices=("given", "cheapest"), default="given", help="which run comes first (default: given)")
-    add("--together", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
-    add(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="on a CPU: runs beside each other, in processes of one thread (default: 1)",
+    add("--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)")
+    add("--resume", action="store_true", help="go on with the run in that folder")
+    text = "how many seconds of work a crash may cost (default: 10)"
+    add("--checkpoint-seconds", type=float, default=10.0, metavar="X", help=text)
+
+
+def _add_compare(parser: Parser) -> None:
+    add_run_arguments(parser, several_methods=True)
+    add = parser.add_argument
+    add("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
+    add("--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)")
+    add("--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)")
+    text = "folder for the run folders, the table and the picture (default: runs/ and a name from the settings)"
+    add("--out", type=Path, metavar="DIR", help=text)
+    add("--resume", action="store_true", help="leave finished runs alone and go on with the others")
+
+
+def _add_labels(parser: Parser) -> None:
+    _add_run_and_output(parser)
+    add = parser.add_argument
+    add("--suspects", action="store_true", help="only suspects, the most suspicious first")
+    add("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
+    add("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
+    add("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
+
+
+def _add_predict(parser: Parser) -> None:
+    _add_run_and_output(parser)
+    add = parser.add_argument
+    add("input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file")
+    add("--image", metavar="COL", help="column of image paths (default: as in training)")
+    add("--text", metavar="COL", help="column of texts (default: as in training)")
+    add("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)")
+    _add_own_net(parser)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, … (default: auto)")
+
+
+def _add_export(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
+    _add_own_net(parser)
+
+
+def _add_report(parser: Parser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    text = "where to write (default: report.html)"
+    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help=text)
+
+
+def _add_run_and_output(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+
+
+def _add_own_net(parser: Parser) -> None:
+    text = (
+        "where the run was trained with a network of your own: its name, MODULE:FUNCTION, which allows its code to run"
     )
-    add("--results", type=Path, metavar="DIR", help="folder with a line for each run (default: results)")
-    add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
-    add("--figures", type=Path, metavar="DIR", help="where tables and figures go (default: docs/reproduction)")
-    add("--doc", type=Path, metavar="FILE", help="fill in the parts of this page that come from the results")
-    add("--smoke", action="store_true", help="the same runs, tiny, on digits: shows in seconds that all is in place")
-    add("--tables-only", action="store_true", help="run nothing, build from what there is")
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, …")
-    add("--commit", metavar="ID", help="the commit to write down where the package does not run from a checkout")
-    add("--dtype", metavar="NAME", help="float32, float64 or bf16 (default: bf16 on CUDA; for the tables any)")
+    parser.add_argument("--net", metavar="NAME", help=text)

@@ -26,6 +26,67 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+EXAMPLES = """examples:
+  metalabelnet reproduce --list                                    what there is, and what has been run
+  metalabelnet reproduce cifar10-table --methods metalabelnet --noise-probs student_logits.npy --budget 60
+  metalabelnet reproduce ablation-beta --points 0.001,0.01 --noise-probs student_logits.npy
+  metalabelnet reproduce cifar10n --cells worst --human-labels CIFAR-10_human.pt
+  metalabelnet reproduce all --tables-only --doc docs/reproduction.md
+  metalabelnet reproduce fig-curves --smoke                        the same in seconds, on digits
+"""
+
+
+def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `reproduce`."""
+    add = parser.add_argument
+    add("what", nargs="*", metavar="WHAT", help="tables and figures by name (see --list), or all")
+    add("--list", action="store_true", help="show what there is, or the runs of WHAT, and how much has been run")
+    add(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the data sets' files are (without: METALABELNET_DATA, else ~/.cache/metalabelnet)",
+    )
+    add(
+        "--noise-probs",
+        type=Path,
+        metavar="FILE",
+        help="student_logits.npy of the paper's authors, for feature-dependent noise",
+    )
+    add("--human-labels", type=Path, metavar="FILE", help="CIFAR-10_human.pt, the labels of CIFAR-10N")
+    add("--seeds", type=int, metavar="N", help="runs of each kind, with seeds from 0 on (default: as the paper has it)")
+    add("--methods", metavar="A,B", help="only these methods")
+    add(
+        "--cells",
+        metavar="A,B",
+        help="only these noises, such as uniform:0.4,feature:0.6, worst or (beyond) digits/uniform:0.4",
+    )
+    add("--points", metavar="A,B", help="only these values of what a figure or ablation varies")
+    add("--budget", type=float, metavar="MINUTES", help="stop after this time; the same command goes on where it was")
+    add(
+        "--order",
+        choices=("given", "cheapest"),
+        default="given",
+        help="which run comes first: as listed, or the cheapest (default: given)",
+    )
+    add("--together", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="on a CPU: runs beside each other, in processes of one thread (default: 1)",
+    )
+    add("--results", type=Path, metavar="DIR", help="folder with a line for each run (default: results)")
+    add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
+    add("--figures", type=Path, metavar="DIR", help="where tables and figures go (default: docs/reproduction)")
+    add("--doc", type=Path, metavar="FILE", help="fill in the parts of this page that come from the results")
+    add("--smoke", action="store_true", help="the same runs, tiny, on digits: shows in seconds that all is in place")
+    add("--tables-only", action="store_true", help="run nothing, build from what there is")
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, … (default: auto)")
+    add("--commit", metavar="ID", help="the commit to write down where the package does not run from a checkout")
+    add("--dtype", metavar="NAME", help="float32, float64 or bf16 (default: bf16 on CUDA; for the tables any)")
+
+
 def reproduce(args: argparse.Namespace) -> None:
     """Run what the results do not hold yet, then write tables and figures."""
     console = Console()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from metalabelnet.core.uniform import uniform
 from metalabelnet.errors import unknown
 
 LabelNetKind = Literal["single-layer", "mlp", "mlp-batchnorm", "mlp-batchnorm-dropout"]
@@ -25,8 +26,8 @@ class LabelNet(nn.Module):
 
     def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = _uniform((classes, features), features, generator)
-        self.bias = _uniform((classes,), features, generator)
+        self.weight = uniform((classes, features), features, generator)
+        self.bias = uniform((classes,), features, generator)
 
     def forward(self, v: Tensor) -> Tensor:
         """The logarithm of ŷ for the features v."""
@@ -47,9 +48,9 @@ class LabelMLP(nn.Module):
         self, features: int, classes: int, generator: torch.Generator, *, batchnorm: bool = False, dropout: bool = False
     ) -> None:
         super().__init__()
-        self.hidden_weight = _uniform((features, features), features, generator)
+        self.hidden_weight = uniform((features, features), features, generator)
         # BatchNorm subtracts a bias before it, and has one of its own.
-        self.hidden_bias = None if batchnorm else _uniform((features,), features, generator)
+        self.hidden_bias = None if batchnorm else uniform((features,), features, generator)
         self.norm = nn.BatchNorm1d(features) if batchnorm else nn.Identity()
         self.dropout = nn.Dropout(DROPOUT) if dropout else nn.Identity()
         self.last = LabelNet(features, classes, generator)
@@ -68,8 +69,3 @@ def make_label_net(kind: LabelNetKind, features: int, classes: int, generator: t
     if kind == "single-layer":
         return LabelNet(features, classes, generator)
     return LabelMLP(features, classes, generator, batchnorm="batchnorm" in kind, dropout="dropout" in kind)
-
-
-def _uniform(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> nn.Parameter:
-    bound = inputs**-0.5
-    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from metalabelnet.core.uniform import uniform
+
 
 class WeightNet(nn.Module):
     """V: 1–100–1 with ReLU between and sigmoid at the end (Shu et al. 2019).
@@ -17,15 +19,10 @@ class WeightNet(nn.Module):
 
     def __init__(self, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.hidden_weight, self.hidden_bias = (_uniform((hidden, 1), 1, generator), _uniform((hidden,), 1, generator))
-        self.weight, self.bias = (_uniform((1, hidden), hidden, generator), _uniform((1,), hidden, generator))
+        self.hidden_weight, self.hidden_bias = (uniform((hidden, 1), 1, generator), uniform((hidden,), 1, generator))
+        self.weight, self.bias = (uniform((1, hidden), hidden, generator), uniform((1,), hidden, generator))
 
     def forward(self, losses: Tensor) -> Tensor:
         """A weight in (0, 1) for each loss."""
         hidden = functional.relu(functional.linear(losses[:, None], self.hidden_weight, self.hidden_bias))
         return functional.linear(hidden, self.weight, self.bias).sigmoid()[:, 0]
-
-
-def _uniform(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> nn.Parameter:
-    bound = inputs**-0.5
-    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))

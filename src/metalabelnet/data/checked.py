@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +86,7 @@ def _from_folder(folder: Path, data: Listing) -> list[Clean]:
     if data.kind != "image":
         raise InputError(f"{folder} is a folder of images, but {data.source} holds {data.kind}s; give a table")
     files = listing.from_folder(folder)
-    if "" in files.labels:
-        raise InputError(f"{folder}: {files.ids[files.labels.index('')]} has no label, but a clean sample needs one")
+    _check_labels(folder, files)
     here = _places(data)
     return [
         Clean(id=name, label=label, item=item, position=here.get(os.path.abspath(item)))  # noqa: PTH100
@@ -177,8 +177,6 @@ def _by_id(data: Listing, file: Path) -> dict[str, int]:
 
 
 def _no_sample(name: str, known: Iterable[str], source: Path) -> str:
-    import difflib
-
     nearest = difflib.get_close_matches(name, list(known)[:10_000], n=1)
     return f"there is no sample {name!r} in {source}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from metalabelnet.errors import InputError
 
 Progress = Callable[[str, int, int], None]
-"""Told during a download: what is downloaded, the bytes done, the bytes in all (0 where unknown)."""
+"""Told while data is fetched or read: what it is, the bytes or samples done, and those in all (0 where unknown)."""
 
 FOLDER_VARIABLE = "METALABELNET_DATA"
 _CHUNK = 1 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,16 @@ import torch
 from metalabelnet.data import checked, columns, copies, images, listing, sheet
 from metalabelnet.data.classes import class_names
 from metalabelnet.data.columns import Table
-from metalabelnet.data.download import data_folder
+from metalabelnet.data.download import Progress, data_folder
 from metalabelnet.data.inputs import fill
 from metalabelnet.data.kinds import Images, reason
 from metalabelnet.data.memory import GIB, MIB, room_for_samples
-from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
+from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
 from metalabelnet.data.texts import Texts
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 ON_ERROR = ("stop", "skip")
 LOOKS = 1024  # headers of images between two words on how many there were
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
-Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ def is_own(path: Path) -> bool:
     return path.is_dir() or sheet.is_sheet(path)
 
 
-def read(path: Path, how: Reading, folder: Path | None = None, tell: Tell | None = None) -> DataSet:
+def read(path: Path, how: Reading, folder: Path | None = None, tell: Progress | None = None) -> DataSet:
     """The data set in a folder or a table. `tell` hears how many samples are done."""
     notes: list[str] = []
     train, found = _list(path, how, notes)
@@ -80,7 +78,7 @@ def _read(
     path: Path,
     how: Reading,
     folder: Path | None,
-    tell: Tell | None,
+    tell: Progress | None,
     notes: list[str],
     train: Listing,
     found: Columns,
@@ -124,21 +122,9 @@ def _read(
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
-    held = copies.digests(x)
-    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
-    if twins.any():
-        examples = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
-        done = "stay" if found.kind == "table" else "are taken out"  # two rows of a table may well be alike
-        alike = listing.some(examples)
-        notes.append(f"{len(examples)} training samples are identical to clean ones and {done}: {alike}")
-        part[twins & (found.kind != "table")] = LEFT_OUT
-        if not (part == TRAIN).any():
-            raise InputError(
-                f"{path}: every training sample is identical to a clean one, which leaves none to train on"
-            )
-    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
-    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
-    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=found.kind == "table")
+    part = _without_copies(rows, part, notes, table=found.kind == "table")
+    if (part == LEFT_OUT).any() and not (part == TRAIN).any():
+        raise InputError(f"{path}: every training sample is identical to a clean one, which leaves none to train on")
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),
@@ -147,6 +133,24 @@ def _read(
         inputs=inputs.to_json(),
         notes=tuple(notes),
     )
+
+
+def _without_copies(rows: Rows, part: Tensor, notes: list[str], *, table: bool) -> Tensor:
+    """The part of each row, with copies of clean samples left out of training; copies in the test part are reported.
+
+    Two rows of a table may well be alike and no copies: they stay.
+    """
+    held = copies.digests(rows.x)
+    twins = copies.among(held, copies.pick(held, part == CLEAN)) & (part == TRAIN)
+    if twins.any():
+        names = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
+        done = "stay" if table else "are taken out"
+        notes.append(f"{len(names)} training samples are identical to clean ones and {done}: {listing.some(names)}")
+    part = part if table else torch.where(twins, LEFT_OUT, part)
+    learned = copies.pick(held, (part == TRAIN) | (part == CLEAN))
+    seen = (copies.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
+    notes += copies.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=table)
+    return part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PREADV = getattr(os, "preadv", None)  # not on every system
-CHUNK = 1024
+CHUNK = 1024  # samples that go through a network at a time, where nothing is learned
 MOST_VALUES = 1 << 22  # in a chunk: large images go through a network in smaller ones
 
 
@@ -165,14 +165,14 @@ class Stored:
 Samples = Tensor | Stored
 
 
-def chunk_size(sample: tuple[int, ...], most: int = CHUNK) -> int:
+def chunk_size(sample: tuple[int, ...]) -> int:
     """How many samples of this shape are handled at a time."""
-    return max(1, min(most, MOST_VALUES // max(1, math.prod(sample))))
+    return max(1, min(CHUNK, MOST_VALUES // max(1, math.prod(sample))))
 
 
-def chunks(x: Samples, size: int = CHUNK) -> Iterator[Tensor]:
+def chunks(x: Samples) -> Iterator[Tensor]:
     """All samples in order, a few at a time; those on disk are read ahead."""
-    size = chunk_size(tuple(x.shape[1:]), size)
+    size = chunk_size(tuple(x.shape[1:]))
     places = [slice(start, start + size) for start in range(0, len(x), size)]
     if isinstance(x, Stored):
         with contextlib.closing(ahead(x.read, places)) as read:

@@ -19,6 +19,7 @@ from metalabelnet.core.calibration import at_temperature
 from metalabelnet.core.passes import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
+from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples, without_label
 from metalabelnet.seeds import stream_seed
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from metalabelnet.train.labels import LabelTable
 
-CHUNK = 1024
 RECORDING_PAYS = 5000  # steps on a card: fewer take less time than compiling them
 
 
@@ -42,7 +42,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     Parameters
     ----------
-    method         how it learns: `metalabelnet`, a baseline of the paper, `fine-tune` or `meta-only`
+    method         how it learns, one of those that `metalabelnet methods` lists
     net            "auto" (by the shape of a sample), the name of a network, a module, or a callable that makes one from
                    the shape of a sample and the number of classes. A module is copied, and starts from its weights
     epochs         epochs in all
@@ -155,7 +155,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.summary_, self.history_, self.model_ = result.summary, result.history, result.model
         if rows.x.ndim == 2 and net is None:
             self.model_.to("cpu", torch.float64)
-        label, self.suspects_ = corrected(result.labels, given, mask)
+        label, self.suspects_ = _corrected(result.labels, given, mask)
         self.labels_ = self.classes_[label]
         return self
 
@@ -265,7 +265,7 @@ def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, boo
     return rows, meta, True
 
 
-def corrected(
+def _corrected(
     table: LabelTable, given: NDArray[np.int64], trusted: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The class each sample has after all, and whether its given label is suspect, by a run's label table.
@@ -273,14 +273,12 @@ def corrected(
     Trusted labels stay, and are not in the table. A sample whose label was put aside to select the epoch is unlabeled
     there: it is suspect if its corrected label is another.
     """
-    columns, number = table.columns(), {name: k for k, name in enumerate(table.rows.classes)}
-    at = [columns.index(name) for name in ("index", "label", "suspect")]
+    rows, verdict = table.rows, table.verdict()
+    index = rows.index.cpu().numpy()
     label, suspect = given.copy(), np.zeros(len(given), dtype=bool)
-    put_aside = given != UNLABELED
-    put_aside[table.rows.index[table.rows.given != UNLABELED].cpu().numpy()] = False
-    for row in table:
-        index, name, flag = (row[k] for k in at)
-        label[index], suspect[index] = number[name], bool(flag)
+    label[index], suspect[index] = verdict.label.cpu().numpy(), verdict.suspect.cpu().numpy()
     label[trusted] = given[trusted]
+    put_aside = given != UNLABELED
+    put_aside[index[(rows.given != UNLABELED).cpu().numpy()]] = False
     suspect = np.where(put_aside, label != given, suspect) & ~trusted
     return label, suspect

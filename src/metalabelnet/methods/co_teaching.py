@@ -15,9 +15,8 @@ from metalabelnet.core.algorithm import descend
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.memory import Found
 from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, predict, trainable
+from metalabelnet.core.passes import forward, trainable
 from metalabelnet.core.transition import class_prior, counted, noise_rate
-from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
 from metalabelnet.methods.halves import Halves
@@ -170,9 +169,7 @@ class CoTeaching(Method):
 
     def logits(self, x: Tensor) -> Tensor:
         """The logarithm of the two networks' mean probabilities."""
-        if self.halves is not None:
-            return self.halves.logits(x)
-        return predict(self.classifier(), to_input(x, self.task.dtype))
+        return super().logits(x) if self.halves is None else self.halves.logits(x)
 
     def classifier(self) -> nn.Module:
         """Both networks as one."""

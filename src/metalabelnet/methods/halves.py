@@ -25,7 +25,7 @@ from metalabelnet.core.passes import forward, predict, trainable
 from metalabelnet.core.transition import Estimate, estimated
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.stored import chunks
+from metalabelnet.data.stored import CHUNK, chunks
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from metalabelnet.core.optimizers import SGD
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part, Task
-
-CHUNK = 1024
 
 
 class Halves:
@@ -85,7 +83,7 @@ class Halves:
             other = ((self.half != h) & (train.given != UNLABELED)).nonzero()[:, 0]
             for part in torch.split(other, CHUNK):
                 self.memory["noisy"][part] += self._ask(net, train.x[part]).exp()
-            self.memory["clean"][h] += torch.cat([self._ask(net, x).exp() for x in chunks(clean.x, CHUNK)])
+            self.memory["clean"][h] += torch.cat([self._ask(net, x).exp() for x in chunks(clean.x)])
 
     def estimate(self) -> Estimate:
         """T, and the frequencies of the true classes among the labeled rows."""

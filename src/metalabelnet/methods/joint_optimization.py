@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import entropy_loss
 from metalabelnet.core.table import SoftLabelTable
+from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 
@@ -186,7 +187,7 @@ class JointOptimization(Method):
         if self.retraining or epoch + self.window < self.update_from:
             return  # nothing of this epoch would ever be in a label
         x = self.task.train.x
-        self.predictions.add(torch.cat([self.logits(x[part]).softmax(1) for part in torch.split(self.rows, 1024)]))
+        self.predictions.add(torch.cat([self.logits(x[part]).softmax(1) for part in torch.split(self.rows, CHUNK)]))
         if epoch + 1 >= self.update_from:
             mean = self.predictions.mean()
             hard = ONE_HOT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)

@@ -187,10 +187,6 @@ class MetaLabelNetPlus(Generated):
         """The averaged network, once there is one."""
         return self.net if self.average is None else self.average.net
 
-    def logits(self, x: Tensor) -> Tensor:
-        """The logits of what predicts."""
-        return predict(self.classifier(), to_input(x, self.task.dtype))
-
     def parts(self) -> dict[str, Part]:
         """From phase 2 on, the averaged network too, and no extractor where it takes its place."""
         parts = super().parts()

@@ -158,7 +158,7 @@ class Method(ABC):
 
     def logits(self, x: Tensor) -> Tensor:
         """The classifier's logits for samples as they are stored."""
-        return predict(self.net, to_input(x, self.task.dtype))
+        return predict(self.classifier(), to_input(x, self.task.dtype))
 
     def classifier(self) -> nn.Module:
         """The module that predicts: from what a network reads (`to_input`) to logits."""

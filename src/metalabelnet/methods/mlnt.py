@@ -15,9 +15,10 @@ from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.metagrad import Engine, gradients
 from metalabelnet.core.neighbours import NeighbourTable
-from metalabelnet.core.passes import Theta, forward, predict, trainable
+from metalabelnet.core.passes import Theta, forward, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
@@ -152,7 +153,7 @@ class MLNT(Method):
     def _find_neighbours(self) -> NeighbourTable:
         train, g = self.task.train, Extractor(self.net, self.head)
         labeled = (train.given != UNLABELED).nonzero()[:, 0]
-        features = torch.cat([g(to_input(train.x[rows], self.task.dtype)) for rows in torch.split(labeled, 1024)])
+        features = torch.cat([g(to_input(train.x[rows], self.task.dtype)) for rows in torch.split(labeled, CHUNK)])
         return NeighbourTable.among(labeled, features, self.settings.neighbours, len(train))
 
     def step(self, batch: Batch) -> Tensor:
@@ -198,10 +199,6 @@ class MLNT(Method):
         assert self.teacher is not None
         for slow, fast in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
             slow.lerp_(fast, 1 - self.gamma)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """The teacher's logits, once there is one."""
-        return predict(self.classifier(), to_input(x, self.task.dtype))
 
     def classifier(self) -> nn.Module:
         """The teacher, once there is one."""

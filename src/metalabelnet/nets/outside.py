@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import pickle
@@ -210,8 +211,6 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
     """A dozen of a thousand names: those nearest to this one."""
-    import difflib
-
     return difflib.get_close_matches(name, known, n=12, cutoff=0.3) or list(known[:12])
 
 

@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.paper.results import settings_of
+from metalabelnet.train.estimate import COST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -13,22 +14,10 @@ if TYPE_CHECKING:
     from metalabelnet.paper.recipes import Entry
     from metalabelnet.paper.results import Line
 
-# An epoch in epochs of cross-entropy, as `metalabelnet compare` measured it on digits; MLNT with ten sets of labels.
-EPOCH_COST = {
-    "forward": 2.0,
-    "co-teaching": 2.4,
-    "joint-optimization": 2.3,
-    "mslg": 2.4,
-    "metalabelnet": 2.8,
-    "metalabelnet-plus": 4.0,
-    "meta-weight-net": 3.2,
-    "mlnt": 20.0,
-}
-
 
 def effort(settings: Mapping[str, Any]) -> float:
     """The size of a run in epochs of cross-entropy."""
-    return float(settings["epochs"]) * EPOCH_COST.get(settings["method"], 1.0)
+    return float(settings["epochs"]) * COST.get(settings["method"], 1.0)
 
 
 class Estimate:

@@ -11,9 +11,12 @@ from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.recipes import WHATS, Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from metalabelnet.paper.results import Line, Results
 
 Place = tuple[str, str, str]  # method, cell, point
+SELECTED, LAST = "test_accuracy", "test_accuracy_last"  # of a summary: at the selected epoch, at the last one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +26,21 @@ class Cell:
     lines: list[Line] = field(default_factory=list)
     failed: int = 0
 
-    def values(self, name: str = "test_accuracy") -> list[float]:
+    def values(self, name: str = SELECTED) -> list[float]:
         """What the runs reached, as far as they know it."""
         return [line["summary"][name] for line in self.lines if line["summary"] and line["summary"][name] is not None]
 
-    def mean(self, name: str = "test_accuracy") -> float | None:
+    def mean(self, name: str = SELECTED) -> float | None:
         """The mean over the runs, if there is one."""
         values = self.values(name)
         return statistics.mean(values) if values else None
 
-    def standard_error(self, name: str = "test_accuracy") -> float | None:
+    def standard_error(self, name: str = SELECTED) -> float | None:
         """Of the mean; unknown for a single run."""
         values = self.values(name)
         return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
-    def text(self, name: str = "test_accuracy") -> str:
+    def text(self, name: str = SELECTED) -> str:
         """Mean ± standard deviation (number of runs); nothing where nothing was run."""
         values = self.values(name)
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
@@ -75,6 +78,11 @@ def _with(cell: Cell, results: Results, entry: Entry) -> Cell:
 def _worth(found: dict[Place, Cell], column: str) -> bool:
     """A column beyond those that belong to it has something to compare: two points with results."""
     return sum(bool(cell.lines) for (_, c, point), cell in found.items() if c == column and point) > 1
+
+
+def cells_of(found: Mapping[Place, Cell]) -> list[str]:
+    """The cells among these places, each once, in their order."""
+    return list(dict.fromkeys(cell for _, cell, _ in found))
 
 
 def cell_name(cell: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from metalabelnet.paper.cells import Cell, cell_name, places
+from metalabelnet.paper.cells import Cell, cell_name, cells_of, places
 from metalabelnet.paper.numbers import CELLS, paper_number
 from metalabelnet.paper.recipes import TABLE_METHODS
-from metalabelnet.paper.tables import Table
+from metalabelnet.paper.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ def _points(what: str, wanted: Sequence[str]) -> Callable[[Results], str]:
     def answer(results: Results) -> str:
         found = places(what, results)
         told = []
-        for name in dict.fromkeys(cell for _, cell, _ in found):
+        for name in cells_of(found):
             texts = {point: found["metalabelnet", name, point].text() for point in wanted}
             if sum(map(bool, texts.values())) > 1:
                 told.append(f"{cell_name(name)}: " + ", ".join(f"{p} → {t}" for p, t in texts.items() if t))

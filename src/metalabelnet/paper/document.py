@@ -16,7 +16,8 @@ from metalabelnet.paper.claims import agreement, claims, standing, warm_up
 from metalabelnet.paper.entries import Selection, entries
 from metalabelnet.paper.figures import has_figure
 from metalabelnet.paper.recipes import WHATS
-from metalabelnet.paper.tables import Table, tables
+from metalabelnet.paper.table import Table
+from metalabelnet.paper.tables import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

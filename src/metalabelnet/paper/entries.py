@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
-from metalabelnet.paper.numbers import CELLS
-from metalabelnet.paper.recipes import HUMAN_CELLS, WHATS, Entry, What
+from metalabelnet.paper.recipes import WHATS, Entry, What
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,7 +121,8 @@ def check(names: Sequence[str], selection: Selection) -> None:
     known = {cell for what in WHATS.values() for cell in what.all_cells}
     for cell in selection.cells or ():
         if cell not in known:
-            raise InputError(f"unknown cell {cell!r}: there is {', '.join((*CELLS, *HUMAN_CELLS))}")
+            there = dict.fromkeys(one for name in names for one in WHATS[name].all_cells)
+            raise InputError(f"unknown cell {cell!r}: there is {', '.join(there)}")
     if not any(entries(name, selection) for name in names):
         raise InputError(
             f"{', '.join(names)}: no run has these methods, cells and points; see metalabelnet reproduce --list"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metalabelnet.errors import missing_package
-from metalabelnet.paper.cells import Cell, cell_name, places
+from metalabelnet.paper.cells import Cell, cell_name, cells_of, places
 from metalabelnet.paper.recipes import WHATS
 from metalabelnet.paper.tables import POINT
 
@@ -95,7 +95,7 @@ def _stability(_name: str, found: Found, figure: Any) -> None:
 def _points(name: str, found: Found, figure: Any) -> None:
     axes = figure.subplots()
     points = list(WHATS[name].points)
-    for cell in dict.fromkeys(cell for _, cell, _ in found):
+    for cell in cells_of(found):
         there = [(points.index(p), c.values()) for (_, other, p), c in found.items() if other == cell and c.values()]
         if there:
             where, values = zip(*there, strict=True)

@@ -1,60 +1,18 @@
-"""Tables, in Markdown and LaTeX, from the results and the paper's numbers. Needs nothing but Python."""
+"""The tables of each WHAT, from the results and the paper's numbers. Needs nothing but Python."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from metalabelnet.paper.cells import Cell, cell_name, places
+from metalabelnet.paper.beyond_tables import ablation_table, beyond_tables
+from metalabelnet.paper.cells import LAST, SELECTED, Cell, cell_name, cells_of, places
 from metalabelnet.paper.numbers import NUMBERS, paper_number
 from metalabelnet.paper.recipes import TABLE_METHODS, WHATS
+from metalabelnet.paper.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from metalabelnet.paper.cells import Place
     from metalabelnet.paper.results import Results
-
-SELECTED, LAST = "test_accuracy", "test_accuracy_last"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Columns, rows of text, and what they are."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        """The table as Markdown, its title above it."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return f"{self.title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-    def latex(self) -> str:
-        """The table as a LaTeX tabular, its title as a comment."""
-        lines = [" & ".join(map(_latex, row)) + r" \\" for row in self.rows]
-        head = " & ".join(map(_latex, self.columns)) + r" \\ \hline"
-        shape = "l" + "c" * (len(self.columns) - 1)
-        return "\n".join([f"% {self.title}", rf"\begin{{tabular}}{{{shape}}}", head, *lines, r"\end{tabular}", ""])
-
-
-_IN_LATEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "±": r"$\pm$",
-    "–": "--",
-    "θ̂′": r"$\hat\theta'$",
-    "θ̂": r"$\hat\theta$",
-    "θ": r"$\theta$",
-    "β": r"$\beta$",
-}
-
-
-def _latex(text: str) -> str:
-    for sign, command in _IN_LATEX.items():
-        text = text.replace(sign, command)
-    return text
 
 
 def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
@@ -66,10 +24,10 @@ def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
         return _cifar10(found, smoke=smoke)
     if name == "cifar10n":
         return _cifar10n(found)
-    if name.startswith("beyond"):
-        from metalabelnet.paper.standing import ablation_table, beyond_tables  # it is made of the tables here
-
-        return beyond_tables(found) if name == "beyond" else [ablation_table(found)]
+    if name == "beyond":
+        return beyond_tables(found)
+    if name == "beyond-ablation":
+        return [ablation_table(found)]
     if name == "fig-curves":
         return [_curves(found)]
     if name == "fig-stability":
@@ -81,7 +39,7 @@ def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
 
 def _cifar10(found: dict[Place, Cell], *, smoke: bool) -> list[Table]:
     made = []
-    cells = list(dict.fromkeys(cell for _, cell, _ in found))
+    cells = cells_of(found)
     for kind in ("uniform", "feature"):
         columns = [cell for cell in cells if cell.startswith(kind)]
         rows = []
@@ -100,7 +58,7 @@ def _cifar10(found: dict[Place, Cell], *, smoke: bool) -> list[Table]:
 
 
 def _cifar10n(found: dict[Place, Cell]) -> list[Table]:
-    cells = list(dict.fromkeys(cell for _, cell, _ in found))
+    cells = cells_of(found)
     return [
         Table(
             title=f"Test accuracy at the {epoch} epoch, labels given by people: mean ± standard deviation (runs)",
@@ -123,7 +81,7 @@ POINT = {
 
 
 def _points(name: str, found: dict[Place, Cell]) -> Table:
-    cells = list(dict.fromkeys(cell for _, cell, _ in found))
+    cells = cells_of(found)
     rows = []
     for point in WHATS[name].points:
         texts = [(found["metalabelnet", c, point].text(), found["metalabelnet", c, point].text(LAST)) for c in cells]

@@ -13,7 +13,7 @@ from metalabelnet.report.markup import Html, cut, join, named, table, tag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metalabelnet.report.source import Told
+    from metalabelnet.report.source import FinishedRun
 
 SHOWN = {
     "test accuracy, %": "test_accuracy",
@@ -33,22 +33,22 @@ class Group:
     """Runs that differ by their seed alone."""
 
     settings: dict[str, Any]
-    runs: tuple[Told, ...]
+    runs: tuple[FinishedRun, ...]
 
     def values(self, key: str) -> list[float]:
         """What the summaries say, where they do."""
         return [float(run.summary[key]) for run in self.runs if run.summary.get(key) is not None]
 
 
-def groups(runs: Sequence[Told]) -> list[Group]:
+def groups(runs: Sequence[FinishedRun]) -> list[Group]:
     """The runs by all settings but the seed, in the order they come."""
-    by_key: dict[str, list[Told]] = {}
+    by_key: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_key.setdefault(json.dumps(_but_seed(run), sort_keys=True), []).append(run)
     return [Group(settings=_but_seed(found[0]), runs=tuple(found)) for found in by_key.values()]
 
 
-def compare(runs: Sequence[Told]) -> Html:
+def compare(runs: Sequence[FinishedRun]) -> Html:
     """The table, and a line for each row of it over the epochs."""
     found = groups(runs)
     names = row_names(found)
@@ -116,6 +116,6 @@ def mean_line(group: Group, name: str, key: str) -> Series:
     return Series(name=name, points=[(epoch, statistics.mean(line[epoch] for line in lines)) for epoch in epochs])
 
 
-def _but_seed(run: Told) -> dict[str, Any]:
+def _but_seed(run: FinishedRun) -> dict[str, Any]:
     own = {f"{run.settings['method']}.{name}": value for name, value in run.about["method_settings"].items()}
     return {key: value for key, value in run.settings.items() if key not in ("seed", "settings")} | own

@@ -51,7 +51,9 @@ def make_report(folders: Sequence[Path], tell: Callable[[str], None] | None = No
     return page(runs, head, sections, left_out)
 
 
-def page(runs: Sequence[source.Told], comparison: Html, sections: dict[str, Html], left_out: Sequence[str]) -> str:
+def page(
+    runs: Sequence[source.FinishedRun], comparison: Html, sections: dict[str, Html], left_out: Sequence[str]
+) -> str:
     """All parts in one document."""
     data = list(dict.fromkeys(str(run.settings["data"]) for run in runs))
     methods = list(dict.fromkeys(str(run.settings["method"]) for run in runs))

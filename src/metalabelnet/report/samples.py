@@ -21,7 +21,7 @@ from metalabelnet.train.settings import IN_MEMORY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from metalabelnet.report.source import Suspect, Told
+    from metalabelnet.report.source import FinishedRun, Suspect
 
 DOWNLOADED = {"cifar10": cifar.CIFAR10, "cifar100": cifar.CIFAR100}
 
@@ -36,19 +36,19 @@ class Sample:
     missing: str = ""
 
 
-def find(told: Told, wanted: Sequence[Suspect]) -> tuple[dict[int, Sample], str]:
+def find(run: FinishedRun, wanted: Sequence[Suspect]) -> tuple[dict[int, Sample], str]:
     """The samples by index, as far as they can be found; and, where the data has gone, a sentence that says so."""
     if not wanted:
         return {}, ""
     try:
-        return dict(_find(told, wanted)), ""
+        return dict(_find(run, wanted)), ""
     except (InputError, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         return {}, f"The samples themselves cannot be shown: {why.rstrip('.')}."
 
 
-def _find(told: Told, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
-    name = str(told.settings["data"])
+def _find(run: FinishedRun, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
+    name = str(run.settings["data"])
     path = Path(name)
     if name == IN_MEMORY:
         raise InputError("they were handed over in memory, and no file of them is known")
@@ -57,8 +57,8 @@ def _find(told: Told, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]
     if name not in DATASETS and path.is_dir():
         return _pictures([(one.index, path / one.id) for one in wanted if _inside(path, one.id)])
     if sheet.is_sheet(path) and name not in DATASETS:
-        return _from_sheet(told, path, wanted)
-    return _from_arrays(told, name, wanted)
+        return _from_sheet(run, path, wanted)
+    return _from_arrays(run, name, wanted)
 
 
 def _inside(folder: Path, name: str) -> bool:
@@ -72,8 +72,8 @@ def _pictures(files: Sequence[tuple[int, Path]]) -> Iterator[tuple[int, Sample]]
         yield index, Sample(missing=reason(made)) if isinstance(made, Exception) else Sample(picture=made)
 
 
-def _from_sheet(told: Told, path: Path, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
-    kind, own, found = rows_of(told, path, wanted)
+def _from_sheet(run: FinishedRun, path: Path, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
+    kind, own, found = rows_of(run, path, wanted)
     if kind == "image":
         return _pictures([(index, path.parent / cells[0]) for index, cells in found])
     if kind == "text":
@@ -81,15 +81,17 @@ def _from_sheet(told: Told, path: Path, wanted: Sequence[Suspect]) -> Iterator[t
     return ((index, Sample(cells=tuple(zip(own, cells, strict=True)))) for index, cells in found)
 
 
-def rows_of(told: Told, path: Path, wanted: Sequence[Suspect]) -> tuple[str, list[str], list[tuple[int, list[str]]]]:
+def rows_of(
+    run: FinishedRun, path: Path, wanted: Sequence[Suspect]
+) -> tuple[str, list[str], list[tuple[int, list[str]]]]:
     """What samples of a table are, in which columns they stand, and the cells of those that are wanted, by index.
 
     Rows are found by their id; where several have it, by their number too.
     """
-    if told.inputs is None:
-        raise InputError(f"{told.path} has no inputs.json, which says how {path} was read")
-    kind, own = told.inputs["kind"], _columns(told.inputs)
-    asked = listing.Columns(kind=kind, samples=tuple(own), label=told.settings.get("label"), id=told.settings.get("id"))
+    if run.inputs is None:
+        raise InputError(f"{run.path} has no inputs.json, which says how {path} was read")
+    kind, own = run.inputs["kind"], _columns(run.inputs)
+    asked = listing.Columns(kind=kind, samples=tuple(own), label=run.settings.get("label"), id=run.settings.get("id"))
     id_column = listing.find_columns(path, asked, None, needs_label=False).id
     by_id = {one.id: one for one in wanted}
     rows: dict[str, dict[int, list[str]]] = {}
@@ -113,13 +115,13 @@ def _columns(inputs: dict[str, Any]) -> list[str]:
     return [str(inputs["column"])]
 
 
-def _from_arrays(told: Told, name: str, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
-    folder = Path(told.settings["data_dir"]) if told.settings.get("data_dir") else None
+def _from_arrays(run: FinishedRun, name: str, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
+    folder = Path(run.settings["data_dir"]) if run.settings.get("data_dir") else None
     if name in DOWNLOADED:
         known, root = DOWNLOADED[name], data_folder(folder)
         if not any((root / part).exists() for part in (f"{known.name}.npz", known.folder, known.archive)):
             raise InputError(f"{name} is not on this computer")
-    rows = load(name, folder, classes=None if name in DATASETS else told.classes).train
+    rows = load(name, folder, classes=None if name in DATASETS else run.classes).train
     for one in wanted:
         if one.index >= len(rows) or rows.ids[one.index] != one.id:
             continue

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from metalabelnet.report.samples import Sample
-    from metalabelnet.report.source import Suspect, Told
+    from metalabelnet.report.source import FinishedRun, Suspect
 
 LONGEST_TEXT = 400
 MOST_CELLS = 16
@@ -32,28 +32,28 @@ COLUMNS = {
 }
 
 
-def section(told: Told, samples: Mapping[int, Sample], note: str, *, anchor: str) -> Html:
+def section(run: FinishedRun, samples: Mapping[int, Sample], note: str, *, anchor: str) -> Html:
     """All about one run. `samples` are those that can be shown, `note` why others cannot."""
     return tag(
         "section",
-        tag("h2", named(told.name, 80)),
-        _result(told),
-        _what(told),
+        tag("h2", named(run.name, 80)),
+        _result(run),
+        _what(run),
         tag("h3", "Learning curves"),
-        _curves(told),
+        _curves(run),
         tag("h3", "Confusion matrix"),
-        _confusion(told),
+        _confusion(run),
         tag("h3", "Noise matrix as estimated"),
-        _noise(told),
-        tag("h3", f"The {len(told.suspects)} most suspicious labels" if told.suspects else "Suspicious labels"),
-        _suspects(told, samples, note),
+        _noise(run),
+        tag("h3", f"The {len(run.suspects)} most suspicious labels" if run.suspects else "Suspicious labels"),
+        _suspects(run, samples, note),
         id=anchor,
     )
 
 
-def _result(told: Told) -> Html:
+def _result(run: FinishedRun) -> Html:
     """The numbers one asks for first."""
-    s = told.summary
+    s = run.summary
     tiles: list[tuple[str, str, str]] = []
     if s.get("test_accuracy") is not None:
         tiles.append(("Test accuracy", percent(s["test_accuracy"]), f"last epoch {percent(s['test_accuracy_last'])}"))
@@ -76,9 +76,9 @@ def _result(told: Told) -> Html:
     return tag("dl", *boxes, class_="tiles")
 
 
-def _what(told: Told) -> Html:
+def _what(run: FinishedRun) -> Html:
     """Settings, data and versions: the main ones, and all of them on request."""
-    s, run, about = told.summary, told.settings, told.about
+    s, settings, about = run.summary, run.settings, run.about
     samples = s["samples"]
     unlabeled = f" ({s['unlabeled']} unlabeled)" if s.get("unlabeled") else ""
     rate = "" if s.get("noise_rate") is None else f", {100 * s['noise_rate']:.1f} % of the labels wrong"
@@ -88,21 +88,21 @@ def _what(told: Told) -> Html:
         f"{samples['select']} clean to select on, {samples['test']} to test"
     )
     rows: list[list[str]] = [
-        ["Method", str(run["method"])],
-        ["Data", named(str(run["data"]), 120)],
+        ["Method", str(settings["method"])],
+        ["Data", named(str(settings["data"]), 120)],
         ["Samples", parts],
-        ["A sample", _shape(told)],
-        ["Classes", _classes(told)],
-        ["Noise", f"{run['noise']}{rate}"],
-        ["Network", _net(told)],
+        ["A sample", _shape(run)],
+        ["Classes", _classes(run)],
+        ["Noise", f"{settings['noise']}{rate}"],
+        ["Network", _net(run)],
         ["Epochs", f"{s['epochs']}, of which number {s['selected_epoch']} was selected (they count from 0)"],
-        ["Seed", str(run["seed"])],
+        ["Seed", str(settings["seed"])],
         ["Time", f"{s['seconds']:.1f} s"],
         ["Versions", versions],
         ["Commit", str(about.get("commit") or "–")],
     ]
-    every = [[str(key), _value(value)] for key, value in run.items()]
-    every += [[f"{run['method']}.{key}", _value(value)] for key, value in about["method_settings"].items()]
+    every = [[str(key), _value(value)] for key, value in settings.items()]
+    every += [[f"{settings['method']}.{key}", _value(value)] for key, value in about["method_settings"].items()]
     numbers = [[key, _value(value)] for key, value in s.items() if not isinstance(value, dict)]
     return join(
         table([], rows, class_="facts"),
@@ -111,31 +111,31 @@ def _what(told: Told) -> Html:
     )
 
 
-def _shape(told: Told) -> str:
-    shape = told.about["shape"]
-    kind = (told.inputs or {}).get("kind", "image" if len(shape) == 3 else "row of numbers")
+def _shape(run: FinishedRun) -> str:
+    shape = run.about["shape"]
+    kind = (run.inputs or {}).get("kind", "image" if len(shape) == 3 else "row of numbers")
     return f"{kind}, {'×'.join(map(str, shape))} numbers"
 
 
-def _net(told: Told) -> str:
+def _net(run: FinishedRun) -> str:
     """The network by name; `auto` is the one for this kind and size of samples."""
-    own, name = told.about["own_net"], str(told.settings["net"])
+    own, name = run.about["own_net"], str(run.settings["net"])
     if own is not None or name != "auto":
         return str(own or name)
-    return f"{nets.auto(tuple(told.about['shape']), (told.inputs or {}).get('kind'))} (auto)"
+    return f"{nets.auto(tuple(run.about['shape']), (run.inputs or {}).get('kind'))} (auto)"
 
 
-def _classes(told: Told, most: int = 20) -> Html:
-    shown = [part for name in told.classes[:most] for part in (", ", named(name, 24))][1:]
-    more = len(told.classes) - most
-    return join(f"{len(told.classes)}: ", *shown, f" and {more} more" if more > 0 else "")
+def _classes(run: FinishedRun, most: int = 20) -> Html:
+    shown = [part for name in run.classes[:most] for part in (", ", named(name, 24))][1:]
+    more = len(run.classes) - most
+    return join(f"{len(run.classes)}: ", *shown, f" and {more} more" if more > 0 else "")
 
 
-def _curves(told: Told) -> Html:
-    lines = told.metrics
+def _curves(run: FinishedRun) -> Html:
+    lines = run.metrics
     if not lines:
         return tag("p", "The run folder has no metrics.jsonl: nothing is known of its epochs.", class_="missing")
-    marks: dict[str, Any] = {"phases": told.phases(), "selected": told.summary.get("selected_epoch")}
+    marks: dict[str, Any] = {"phases": run.phases(), "selected": run.summary.get("selected_epoch")}
     clean = "held-out clean samples"
     accuracy = [series("test samples", lines, "test_accuracy"), series(clean, lines, "meta_accuracy")]
     losses = [series("training", lines, "loss"), series(clean, lines, "meta_loss")]
@@ -148,34 +148,34 @@ def _curves(told: Told) -> Html:
         figures.append(chart("Label change per epoch", [change], from_zero=True, **marks))
     parts = [tag("div", *figures, class_="charts")]
     if not change.points:
-        parts.append(tag("p", _no_change(told), class_="missing"))
+        parts.append(tag("p", _no_change(run), class_="missing"))
     keys = [key for key in COLUMNS if any(line.get(key) is not None for line in lines)]
     rows = [[_number(line.get(key)) for key in keys] for line in lines]
     numbers = table([COLUMNS[key] for key in keys], rows, class_="numbers")
     return join(*parts, tag("details", tag("summary", "The numbers, by epoch"), numbers))
 
 
-def _no_change(told: Told) -> str:
-    if len(told.metrics) == 1:
+def _no_change(run: FinishedRun) -> str:
+    if len(run.metrics) == 1:
         return "Label change per epoch: one epoch has none before it to compare with."
-    return f"Label change per epoch: {told.settings['method']} made no soft labels to compare from epoch to epoch."
+    return f"Label change per epoch: {run.settings['method']} made no soft labels to compare from epoch to epoch."
 
 
-def _confusion(told: Told) -> Html:
-    if told.confusion is None:
+def _confusion(run: FinishedRun) -> Html:
+    if run.confusion is None:
         said = "This run did not write its confusion matrix (confusion.json): it was made by an earlier version."
-        return join(tag("p", said, class_="missing"), _worst(told))
-    total = sum(told.confusion.values())
-    hits = sum(n for (true, predicted), n in told.confusion.items() if true == predicted)
-    selected = "" if told.part.startswith("test") else ", on which the epoch was selected too"
-    said = f"{hits} of {total} {told.part} ({percent(100 * hits / max(1, total))}) are recognised{selected}."
+        return join(tag("p", said, class_="missing"), _worst(run))
+    total = sum(run.confusion.values())
+    hits = sum(n for (true, predicted), n in run.confusion.items() if true == predicted)
+    selected = "" if run.part.startswith("test") else ", on which the epoch was selected too"
+    said = f"{hits} of {total} {run.part} ({percent(100 * hits / max(1, total))}) are recognised{selected}."
     caption = "How many samples of each true class are taken for which"
-    found = matrix(told.confusion, told.classes, rows="true", columns="predicted", shares=False, caption=caption)
-    return join(tag("p", said), found, _worst(told) if len(told.classes) > MOST_CLASSES else Html())
+    found = matrix(run.confusion, run.classes, rows="true", columns="predicted", shares=False, caption=caption)
+    return join(tag("p", said), found, _worst(run) if len(run.classes) > MOST_CLASSES else Html())
 
 
-def _worst(told: Told) -> Html:
-    known = {k: v for k, v in (told.summary.get("class_accuracy") or {}).items() if v is not None}
+def _worst(run: FinishedRun) -> Html:
+    known = {k: v for k, v in (run.summary.get("class_accuracy") or {}).items() if v is not None}
     if not known:
         return Html()
     worst = sorted(known, key=lambda name: known[name])[:WORST]
@@ -183,22 +183,22 @@ def _worst(told: Told) -> Html:
     return table(["class", "accuracy"], [[named(name), percent(known[name])] for name in worst], caption=title)
 
 
-def _noise(told: Told) -> Html:
-    total = sum(told.noise.values())
-    differ = sum(n for (label, given), n in told.noise.items() if label != given)
-    rate = told.summary.get("noise_rate")
+def _noise(run: FinishedRun) -> Html:
+    total = sum(run.noise.values())
+    differ = sum(n for (label, given), n in run.noise.items() if label != given)
+    rate = run.summary.get("noise_rate")
     known = "" if rate is None else f" In truth {100 * rate:.1f} % of the given labels are wrong."
     said = (
         f"The corrected label differs from the given one in {differ} of {total} samples "
         f"({percent(100 * differ / max(1, total))}).{known}"
     )
     caption = "Of the samples with each corrected label, which label they were given, in per cent"
-    found = matrix(told.noise, told.classes, rows="corrected", columns="given", shares=True, caption=caption)
+    found = matrix(run.noise, run.classes, rows="corrected", columns="given", shares=True, caption=caption)
     return join(tag("p", said), found)
 
 
-def _suspects(told: Told, samples: Mapping[int, Sample], note: str) -> Html:
-    if not told.suspects:
+def _suspects(run: FinishedRun, samples: Mapping[int, Sample], note: str) -> Html:
+    if not run.suspects:
         return tag("p", "No training sample has a given label.", class_="missing")
     said = tag(
         "p",
@@ -206,7 +206,7 @@ def _suspects(told: Told, samples: Mapping[int, Sample], note: str) -> Html:
         "same: suspicion also counts how late a label was learned.",
     )
     warning = tag("p", note, class_="missing") if note else Html()
-    cards = (tag("li", *_card(one, samples.get(one.index))) for one in told.suspects)
+    cards = (tag("li", *_card(one, samples.get(one.index))) for one in run.suspects)
     return join(said, warning, tag("ol", *cards, class_="cards"))
 
 

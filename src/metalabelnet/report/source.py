@@ -45,8 +45,8 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """A finished run.
+class FinishedRun:
+    """What the folder of a finished run says.
 
     settings   of the run, as run.json has them
     noise      (corrected, given) → how many samples
@@ -80,14 +80,14 @@ class Told:
         return found if len(found) > 1 else []
 
 
-def read(folder: Path) -> Told:
+def read(folder: Path) -> FinishedRun:
     """All that the report needs of a run; refuses what is not a finished one."""
     files = RunFolder(folder)
     summary, about = files.summary(), files.about()
     classes = tuple(map(str, about["classes"]))
     noise, suspects = _labels(folder / "labels.csv", classes)
     confusion, part = _confusion(folder / "confusion.json", len(classes))
-    return Told(
+    return FinishedRun(
         name=folder.resolve().name,
         path=folder,
         about=about,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from metalabelnet.review.source import Sample, Source
 
 VERSION = "1"
-NO_CLASS = -1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verdicts (

@@ -46,7 +46,8 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise InputError(f"{path} is not a checkpoint of this program: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is not a checkpoint of this program ({reason}): remove it to start anew") from error
     return state
 
 

@@ -31,14 +31,9 @@ COST = {
     "joint-optimization": 2.4,
     "forward": 2.1,
 }
-LOOKS_AHEAD = (
-    "metalabelnet",
-    "metalabelnet-plus",
-    "mslg",
-    "meta-weight-net",
-    "mlnt",
-)  # several passes are held at a time
-TIMED = 2
+# These hold several passes at a time.
+LOOKS_AHEAD = ("metalabelnet", "metalabelnet-plus", "mslg", "meta-weight-net", "mlnt")
+TIMED = 2  # steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from metalabelnet.data.stored import Samples
     from metalabelnet.methods import Method
 
-CHUNK = 1024
-
 
 def logits_of(method: Method, x: Samples) -> Tensor:
     """The classifier's logits for all these samples, a chunk at a time."""
-    return torch.cat([method.logits(part) for part in chunks(x, CHUNK)])
+    return torch.cat([method.logits(part) for part in chunks(x)])
 
 
 def score(method: Method, rows: Rows) -> tuple[float, float]:

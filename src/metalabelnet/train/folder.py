@@ -6,6 +6,7 @@ summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
 calibration.json   the temperature of the model's probabilities, and what the label table was made of
 labels.csv         a row for each training sample
+labels.npy         all its probabilities, where there are too many classes for columns (and soft_labels.npy)
 confusion.json     how many samples of each class are taken for which, on the test or the held-out clean rows
 inputs.json        how samples were made into numbers, for a person's own data
 checkpoint/        while it runs
@@ -14,6 +15,7 @@ checkpoint/        while it runs
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -38,6 +40,7 @@ from metalabelnet.train.settings import Run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
     from torch import Tensor
 
 
@@ -114,19 +117,23 @@ class RunFolder:
         try:
             return Run(**{**fields, "rate_drops": tuple(fields["rate_drops"]), **changes})
         except (KeyError, TypeError) as error:
-            raise InputError(f"{self.path / 'run.json'} was written by another version: {error}") from error
+            raise InputError(
+                f"{self.path / 'run.json'} was written by another version ({error}): train again, or use that version"
+            ) from error
 
     def about(self) -> dict[str, Any]:
         """What run.json says."""
         file = self.path / "run.json"
         if not file.is_file():
-            raise InputError(f"{self.path} is not a run: there is no run.json in it")
+            raise InputError(
+                f"{self.path} is not a run: there is no run.json in it; name a folder that train or compare has made"
+            )
         try:
             about: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
-            raise InputError(f"{file} cannot be read: {error}") from error
+            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
         if not isinstance(about, dict) or not about.keys() >= _WRITTEN:
-            raise InputError(f"{file} is not what a run of this program writes")
+            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
         return about
 
     def summary(self) -> dict[str, Any]:
@@ -152,6 +159,12 @@ class RunFolder:
             self.path / "model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()})
         )
 
+    def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write a file of numbers, for what does not fit into a table."""
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        checkpoint.write_atomically(self.path / name, buffer.getvalue())
+
     def model(self, device: torch.device) -> dict[str, Tensor]:
         """Read the networks of the selected epoch."""
         file = self.path / "model.safetensors"
@@ -162,7 +175,10 @@ class RunFolder:
         try:
             return load_file(file, device=str(device))
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{file} is not a model of this program: {str(error).splitlines()[0]}") from error
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{file} is not a model of this program ({reason}): copy it again, or train again"
+            ) from error
 
     def inputs(self) -> dict[str, Any] | None:
         """How samples were made into numbers, where they were not numbers already."""

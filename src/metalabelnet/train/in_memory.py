@@ -15,6 +15,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.splits import hold_out
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
+from metalabelnet.noise import reached_rate
 from metalabelnet.seeds import generator
 from metalabelnet.train.prepare import Problem, device_of
 
@@ -70,7 +71,6 @@ def settle(
         raise InputError(f"augmentation {run.augment!r} is for images, and these are none: use none")
     device = device_of(run)
     test = train.take(torch.arange(0)) if test is None else test
-    wrong = (train.given != train.true)[(train.given != UNLABELED) & (train.true != UNLABELED)]
     return Settled(
         run=run,
         problem=Problem(
@@ -78,7 +78,7 @@ def settle(
             clean=clean.to(device),
             select=select.to(device),
             test=test.to(device),
-            noise_rate=float(wrong.double().mean()) if len(wrong) else float("nan"),
+            noise_rate=reached_rate(train.true, train.given),
             trusted=meta is not None,
         ),
     )

@@ -12,8 +12,9 @@ import numpy as np
 from metalabelnet.train.correction import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
     from torch import Tensor
 
     from metalabelnet.data import Rows
@@ -45,12 +46,9 @@ class LabelTable:
 
     def columns(self) -> list[str]:
         """The names of the columns."""
-        names = list(self.rows.classes)
-        if len(names) > MOST_COLUMNS:
-            tops = [f"{kind}_{place}" for place in range(1, TOP + 1) for kind in ("class", "p")]
-            return [*_FIRST, *tops]
-        soft = [f"soft_{name}" for name in names] if self.soft_labels is not None else []
-        return [*_FIRST, *(f"p_{name}" for name in names), *soft]
+        names = self.rows.classes
+        has_soft = self.soft_labels is not None and len(names) <= MOST_COLUMNS
+        return [*_FIRST, *probability_columns(names), *(f"soft_{name}" for name in names if has_soft)]
 
     def __iter__(self) -> Iterator[list[Any]]:
         """The rows, in the order of the columns."""
@@ -71,12 +69,9 @@ class LabelTable:
                 "" if given[i] < 0 else f"{suspicion[i]:.6f}",
                 names[true[i]],
             ]
-            if p.shape[1] > MOST_COLUMNS:
-                order = np.argsort(-p[i], kind="stable")[:TOP]
-                row += [value for c in order for value in (names[c], f"{p[i, c]:.6f}")]
-            else:
-                row += [f"{value:.6f}" for value in p[i]]
-                row += [] if soft is None else [f"{value:.6f}" for value in soft[i]]
+            row += probability_cells(self.rows.classes, p[i])
+            if soft is not None and p.shape[1] <= MOST_COLUMNS:
+                row += [f"{value:.6f}" for value in soft[i]]
             yield row
 
     def to_csv(self) -> str:
@@ -95,6 +90,21 @@ class LabelTable:
         return (
             files if self.soft_labels is None else files | {"soft_labels.npy": self.soft_labels.cpu().float().numpy()}
         )
+
+
+def probability_columns(classes: Sequence[str]) -> list[str]:
+    """The columns of a table for the probabilities of these classes."""
+    if len(classes) > MOST_COLUMNS:
+        return [f"{kind}_{place}" for place in range(1, TOP + 1) for kind in ("class", "p")]
+    return [f"p_{name}" for name in classes]
+
+
+def probability_cells(classes: Sequence[str], p: npt.NDArray[np.float64]) -> list[str]:
+    """What stands in these columns for one sample."""
+    if len(classes) > MOST_COLUMNS:
+        order = np.argsort(-p, kind="stable")[:TOP]
+        return [cell for c in order for cell in (classes[c], f"{p[c]:.6f}")]
+    return [f"{value:.6f}" for value in p]
 
 
 _FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
-import math
 import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metalabelnet import nets
-from metalabelnet.core.calibration import at_temperature
 from metalabelnet.data.batches import Batches
+from metalabelnet.engine import Engine, drained, tensor_cores
 from metalabelnet.errors import InputError
-from metalabelnet.methods import METHODS, Method, Task
-from metalabelnet.seeds import stream_seed
 from metalabelnet.train import checkpoint
-from metalabelnet.train.correction import History, candidate, clean_labels, clean_logits, corrected
-from metalabelnet.train.engine import Engine, drained, tensor_cores
-from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1, score
+from metalabelnet.train.build import build
+from metalabelnet.train.correction import corrected
+from metalabelnet.train.evaluate import logits_of, score
 from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.history import History, candidate, clean_labels, clean_logits
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
-from metalabelnet.train.quality import class_accuracy, confusion, held_out, label_quality
+from metalabelnet.train.quality import confusion
+from metalabelnet.train.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.readings import Readings
+    from metalabelnet.methods import Method
     from metalabelnet.train.settings import Run
 
 
@@ -137,33 +134,6 @@ def _at_once(steps: Callable[P, Generator[None, None, Result]]) -> Callable[P, R
 
 
 train = _at_once(training)
-
-
-def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
-    """The method of a run, with its first network made."""
-    device, dtype = problem.train.x.device, run.torch_dtype
-    name = problem.net_name(run)
-
-    def make_net(k: int) -> nn.Module:
-        seed = stream_seed(run.seed, "net", k)
-        if net is None:
-            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
-        else:
-            made = net if k == 0 else nets.another(net, seed=seed)
-        # Tensor cores read images with the channels last; anything else is reordered again and again.
-        layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
-        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
-
-    task = Task(
-        make_net=make_net,
-        train=problem.train,
-        clean=problem.clean,
-        schedule=run.schedule,
-        dtype=dtype,
-        seed=run.seed,
-        head=run.head,
-    )
-    return METHODS[run.method](task, run.method_settings())
 
 
 class Loop:
@@ -341,61 +311,25 @@ class Loop:
             calibrated=problem.trusted,
         )
         calibration = {**selected.about(), "labels": found.about()}
-        summary = self.summary(labels, logits.argmax(1), calibration["temperature"])
+        summary = summarise(
+            self.run,
+            problem,
+            self.method,
+            labels,
+            predicted=logits.argmax(1),
+            temperature=selected.temperature,
+            best=self.best,
+            history=self.history,
+            seconds=self.seconds,
+        )
         if self.files is not None:
             self.files.write_model(self.best["model"])
             self.files.write_json("calibration.json", calibration)
             self.files.write("labels.csv", labels.to_csv())
             for name, array in labels.arrays().items():
-                buffer = io.BytesIO()
-                np.save(buffer, array)
-                checkpoint.write_atomically(self.files.path / name, buffer.getvalue())
+                self.files.write_array(name, array)
             self.files.write("confusion.json", json.dumps(confusion(self.method, problem)) + "\n")
             self.files.write_metrics(self.history)
             self.files.write_json("summary.json", summary)
             self.files.clean_up()
         return Result(summary=summary, history=self.history, method=self.method, labels=labels)
-
-    def summary(self, labels: LabelTable, predicted: Tensor, temperature: float) -> dict[str, Any]:
-        """The result in one screen. Accuracies are per cent.
-
-        `label_accuracy` is the classifier's on the training rows, `right_after` that of the label table.
-        """
-        assert self.best is not None
-        run, problem = self.run, self.problem
-        known = problem.train.true >= 0
-        right = predicted == problem.train.true
-        summary: dict[str, Any] = {
-            "method": run.method,
-            "dataset": run.data,
-            "noise": run.noise,
-            "noise_rate": None if math.isnan(problem.noise_rate) else problem.noise_rate,
-            "seed": run.seed,
-            "epochs": self.method.epochs,
-            "selected_epoch": self.best["epoch"],
-            "meta_accuracy": self.best["accuracy"],
-            **held_out(self.method, problem.select),
-            "test_accuracy": None,
-            "test_accuracy_last": self.history[-1]["test_accuracy"],
-            "macro_f1": None,
-            "ece": None,
-            "ece_calibrated": None,
-            "temperature": temperature,
-            "class_accuracy": None,
-            "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
-            **label_quality(labels),
-            "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "select", "test")},
-            "unlabeled": int((problem.train.given < 0).sum()),
-            "suspects": int(labels.verdict().suspect.sum()),
-            "seconds": round(self.seconds, 3),
-        }
-        if len(problem.test):
-            logits = logits_of(self.method, problem.test.x)
-            p = logits.softmax(1)
-            predicted, true = p.argmax(1), problem.test.true
-            summary["test_accuracy"] = float(100 * (predicted == true).double().mean())
-            summary["macro_f1"] = macro_f1(predicted, true, len(problem.test.classes))
-            summary["ece"] = calibration_error(p, true)
-            summary["ece_calibrated"] = calibration_error(at_temperature(logits, temperature), true)
-            summary["class_accuracy"] = class_accuracy(predicted, true, problem.test.classes)
-        return summary

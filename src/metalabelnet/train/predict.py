@@ -14,7 +14,7 @@ from metalabelnet.data.kinds import Images, from_json
 from metalabelnet.data.stored import chunk_size
 from metalabelnet.errors import InputError
 from metalabelnet.train.folder import RunFolder
-from metalabelnet.train.labels import MOST_COLUMNS, TOP
+from metalabelnet.train.labels import probability_cells, probability_columns
 from metalabelnet.train.trained import load_method
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class Predictor:
 
     def header(self) -> list[str]:
         """The columns of a table of predictions."""
-        if len(self.classes) > MOST_COLUMNS:
-            return ["id", "label", "confidence", *(f"{k}_{n}" for n in range(1, TOP + 1) for k in ("class", "p"))]
-        return ["id", "label", "confidence", *(f"p_{name}" for name in self.classes)]
+        return ["id", "label", "confidence", *probability_columns(self.classes)]
 
     def rows(
         self,
@@ -91,7 +89,7 @@ class Predictor:
             if on_samples is not None:
                 on_samples(done, total)
         if not done:
-            raise InputError(f"{', '.join(map(str, sources))}: has no samples")
+            raise InputError(f"{', '.join(map(str, sources))}: has no samples; give a file or folder that has some")
 
     def _encode(
         self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None
@@ -111,13 +109,9 @@ class Predictor:
         return names, torch.stack(good) if good else torch.empty(0)
 
     def _row(self, name: str, p: Tensor) -> list[str]:
-        values = p.double().tolist()
-        best = max(range(len(values)), key=values.__getitem__)
-        row = [name, self.classes[best], f"{values[best]:.6f}"]
-        if len(values) > MOST_COLUMNS:
-            order = sorted(range(len(values)), key=lambda c: -values[c])[:TOP]
-            return row + [cell for c in order for cell in (self.classes[c], f"{values[c]:.6f}")]
-        return row + [f"{value:.6f}" for value in values]
+        values = p.double().numpy()
+        best = int(values.argmax())
+        return [name, self.classes[best], f"{values[best]:.6f}", *probability_cells(self.classes, values)]
 
     def _find_all(self, sources: Sequence[Path], reader: Reader) -> tuple[int, Iterable[Named]]:
         """The samples of all sources. Those of several may have one name: there each has its source in front."""

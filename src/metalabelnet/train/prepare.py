@@ -55,7 +55,7 @@ class Problem:
 
     def net_name(self, run: Run) -> str:
         """The network: the one that was asked for, or the one for this kind and size of samples."""
-        return nets.auto(self.shape, (self.inputs or {}).get("kind")) if run.net == "auto" else run.net
+        return _net_name(run, self.shape, self.inputs)
 
 
 def device_of(run: Run) -> torch.device:
@@ -69,7 +69,8 @@ def device_of(run: Run) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {run.device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {run.device!r} cannot be used ({reason}): choose cpu, or leave it to auto") from error
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
@@ -125,6 +126,10 @@ def prepare(
     )
 
 
+def _net_name(run: Run, shape: tuple[int, ...], inputs: dict[str, Any] | None) -> str:
+    return nets.auto(shape, (inputs or {}).get("kind")) if run.net == "auto" else run.net
+
+
 def _free_on(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
@@ -160,7 +165,7 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
 def _probe(run: Run, data: DataSet, train: Rows) -> Tensor:
     """How much every training row looks like each class."""
     shape = tuple(train.x.shape[1:])
-    name = nets.auto(shape, (data.inputs or {}).get("kind")) if run.net == "auto" else run.net
+    name = _net_name(run, shape, data.inputs)
     seed = stream_seed(run.seed, "probe")
     net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
     device = device_of(run)

@@ -16,7 +16,6 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError
 from metalabelnet.nets.head import find_head, read_and_given
-from metalabelnet.train.evaluate import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor
         return None
 
     def features(x: Samples) -> Iterator[Tensor]:
-        for part in chunks(x, CHUNK):
+        for part in chunks(x):
             yield read_and_given(method.net, name, to_input(part, method.task.dtype))[0]
 
     def labeled() -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,37 +43,51 @@ class Run:
     """All settings of a run. The defaults are the recipe for small data; `recipe` gives each data set's own."""
 
     data: str = _field("digits", f"a data set's name, or the path of {PATHS}")
-    data_dir: str | None = _field(None, "folder with the data set's files")
-    method: str = _field("metalabelnet", "see `metalabelnet methods`")
-    preset: str = _field("paper", "paper: the recipe all methods share; own: what the method's own paper used")
-    settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "the method's own settings"})
-    noise: str = _field("none", "noise added to the training labels; see `metalabelnet noises`")
-    noise_probs: str | None = _field(None, "class probabilities (.npy) for feature noise; without: a probe is trained")
-    meta: int = _field(100, "number of clean samples, or the file that names them; own data: all that are marked")
-    meta_file: str | None = _field(
-        None, "the clean set, a table of ids (rows of arrays count from 0) and labels, or a folder like the data's"
+    data_dir: str | None = _field(
+        None, "where the files of a data set known by name are (without: METALABELNET_DATA, else ~/.cache/metalabelnet)"
     )
-    trusted: str | None = _field(None, "own data: column that marks clean rows")
-    truth: str | None = _field(None, "own data: column of the right labels where known; guessed where clear")
-    label: str | None = _field(None, "own data: column of the label; guessed where clear, like the next four")
-    image: str | None = _field(None, "own data: column of image paths")
-    text: str | None = _field(None, "own data: column of texts")
-    features: str | None = _field(None, "own data: columns of numbers and categories, separated by commas")
-    id: str | None = _field(None, "own data: column of the samples' names")
-    test: str | None = _field(None, "own data: a folder or table to test on, with right labels")
-    image_size: int | None = _field(None, "own data: side of the square that images become; without: by their sizes")
-    encoder: str | None = _field(None, "own data: a model of sentence-transformers for texts; without: TF-IDF")
-    on_error: str = _field("stop", "own data: what a broken sample does: stop, or skip")
-    memory_limit: float | None = _field(None, "own data: GiB that samples may take, else they stay on disk")
+    method: str = _field("metalabelnet", "how it learns; see `metalabelnet methods`")
+    preset: str = _field("paper", "paper: the recipe all methods share; own: what the method's own paper used")
+    settings: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"help": "one of the method's own settings; see `metalabelnet methods METHOD`"}
+    )
+    noise: str = _field("none", "noise added to the training labels; see `metalabelnet noises`")
+    noise_probs: str | None = _field(
+        None, "class probabilities (.npy) for feature noise; without: a network is trained for them"
+    )
+    meta: int = _field(100, "number of clean samples, or the file that names them; where they are marked, all of them")
+    meta_file: str | None = _field(
+        None,
+        "the same as --meta FILE: a table of ids (of arrays row numbers, from 0) and labels, or a folder",
+    )
+    trusted: str | None = _field(None, "column that marks clean rows")
+    truth: str | None = _field(None, "column of the right labels where known; guessed where clear")
+    label: str | None = _field(None, "column of the label; guessed where clear, like the next four")
+    image: str | None = _field(None, "column of image paths")
+    text: str | None = _field(None, "column of texts")
+    features: str | None = _field(None, "columns of numbers and categories, separated by commas")
+    id: str | None = _field(None, "column of the samples' names")
+    test: str | None = _field(None, "a folder or table to test on, with right labels")
+    image_size: int | None = _field(None, "side of the square that images become; without: by their sizes")
+    encoder: str | None = _field(None, "a model of sentence-transformers for texts; without: TF-IDF")
+    on_error: str = _field("stop", "what a broken sample does: stop, or skip")
+    memory_limit: float | None = _field(
+        None, "GiB of memory that samples may take, beyond which they stay on disk; without: half of what is free"
+    )
     limit: int = _field(0, "number of training samples to use, drawn at random; 0: all")
     unlabeled: int = _field(0, "number of training samples whose label is removed")
-    split: str = _field("general", "which rows are clean and which are the test: general, or paper (needs a test part)")
+    split: str = _field(
+        "general",
+        "where clean samples come from: the data's clean part, else training rows (general); the test part (paper)",
+    )
     protocol: str = _field(
         "default",
-        "epoch selected on a held-out fifth of the clean samples (default) or on all of them (paper)",
+        "the clean samples that select the epoch: a fifth, held out (default), or all of them (paper)",
     )
-    net: str = _field("auto", f"network: auto, {', '.join(NETS)}, {', '.join(OUTSIDE)}")
-    pretrained: str | None = _field(None, "weights to start from, for a network of timm or torchvision: a file, or hub")
+    net: str = _field("auto", f"auto, {', '.join(NETS)}, {', '.join(OUTSIDE)}")
+    pretrained: str | None = _field(
+        None, "start from the weights in a file or, without a name, from the hub's; for timm and torchvision"
+    )
     head: str | None = _field(None, "name of the network's last linear layer; without: found by itself")
     epochs: int = _field(30, "epochs in all; warm-up and drops of the rate go along in proportion")
     warmup: int = _field(11, "epochs of warm-up on the given labels")
@@ -84,7 +98,7 @@ class Run:
     weight_decay: float = _field(1e-4, "the classifier's weight decay")
     order: str = _field(ORDERS[0], "order of the samples: shuffled every epoch, or as given")
     augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
-    looks: int = _field(30, "epochs at which the training rows are looked at for the label table; 0: the selected one")
+    looks: int = _field(30, "how many epochs have a part in the label table, evenly spread; 0: the selected one alone")
     seed: int = _field(0, "seed of everything random")
     device: str = _field("auto", "auto, cpu, cuda, …")
     dtype: str = _field("float32", "float32, float64, or bf16 (products in bfloat16, weights in float32)")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.train.engine import tensor_cores
+from metalabelnet.engine import tensor_cores
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Stopped, training
 from metalabelnet.train.prepare import device_of

@@ -9,7 +9,7 @@ import torch
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.nets.outside import is_users
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import Problem, device_of
 
 if TYPE_CHECKING:

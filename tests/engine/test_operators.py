@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from metalabelnet.train.operators import Known, Operators
+from metalabelnet.engine.operators import Known, Operators
 
 
 def draw(*shape: int) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from metalabelnet.train import compiled
-from metalabelnet.train.kept import kept
+from metalabelnet.engine import compiled
+from metalabelnet.engine.kept import kept
 
 
 def test_runs_that_share_a_recording_share_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.core.products import by_channel
-from metalabelnet.train.kept import kept
+from metalabelnet.engine.kept import kept
 
 if TYPE_CHECKING:
     from torch import Tensor

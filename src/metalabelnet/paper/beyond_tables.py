@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from metalabelnet.paper.beyond import METHODS
-from metalabelnet.paper.cells import Cell, cell_name
-from metalabelnet.paper.tables import LAST, SELECTED, Table
+from metalabelnet.paper.cells import LAST, SELECTED, Cell, cell_name, cells_of
+from metalabelnet.paper.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
     A cell that was not run is empty; a data set of which nothing was run is left out.
     """
     run = {cell.partition("/")[0] for (_, cell, _), one in found.items() if one.lines or one.failed}
-    cells = [cell for cell in dict.fromkeys(cell for _, cell, _ in found) if cell.partition("/")[0] in run]
+    cells = [cell for cell in cells_of(found) if cell.partition("/")[0] in run]
     made = []
     for data in dict.fromkeys(cell.partition("/")[0] for cell in cells):
         columns = [cell for cell in cells if cell.partition("/")[0] == data]
@@ -44,7 +44,7 @@ def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
 
 def ablation_table(found: Mapping[Place, Cell]) -> Table:
     """Each ingredient taken out alone."""
-    cells = list(dict.fromkeys(cell for _, cell, _ in found))
+    cells = cells_of(found)
     points = list(dict.fromkeys(point for _, _, point in found))
     rows = []
     for point in points:

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.data.batches import Batches
+from metalabelnet.engine import engine as engine_module
+from metalabelnet.engine.engine import Engine, Recording, _inputs, _static, record, unchanged
+from metalabelnet.engine.forms import Form, NoForm
 from metalabelnet.methods import METHODS
-from metalabelnet.train import engine as engine_module
-from metalabelnet.train.engine import Engine, Recording, _inputs, _static, record, unchanged
-from metalabelnet.train.forms import Form, NoForm
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from small import batches, small_problem, small_run
 
 RECORDABLE = [

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.engine import compiled as compiled_module
+from metalabelnet.engine.engine import Engine, EngineFallback, _tensors
 from metalabelnet.methods import METHODS
-from metalabelnet.train import compiled as compiled_module
-from metalabelnet.train.engine import Engine, EngineFallback, _tensors
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from small import batches, small_problem, small_run
 
 ONE_PHASE = ("cross-entropy", "meta-only", "sce", "gce", "bootstrap", "meta-weight-net")

@@ -26,10 +26,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
-from metalabelnet.train.compiled import compiled
-from metalabelnet.train.counters import count_together
-from metalabelnet.train.forms import Form, NoForm
-from metalabelnet.train.operators import Operators
+from metalabelnet.engine.compiled import compiled
+from metalabelnet.engine.counters import count_together
+from metalabelnet.engine.forms import Form, NoForm
+from metalabelnet.engine.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from metalabelnet.train.kept import kept
+from metalabelnet.engine.kept import kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

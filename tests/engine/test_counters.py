@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from metalabelnet.train.counters import count_together
+from metalabelnet.engine.counters import count_together
 
 
 def counted(f: object, *args: Tensor) -> fx.GraphModule:

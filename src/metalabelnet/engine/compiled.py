@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from metalabelnet.train import kept
+from metalabelnet.engine import kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data.rows import make_rows
+from metalabelnet.engine.engine import Engine, _tensors
 from metalabelnet.methods import METHODS, Method
-from metalabelnet.train.engine import Engine, _tensors
-from metalabelnet.train.loop import build
+from metalabelnet.train.build import build
 from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 from small import batches, small_problem, small_run

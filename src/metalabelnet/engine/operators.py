@@ -1,8 +1,6 @@
 """Operators written another way, so that what is recorded compiles to fast kernels. Same values, but for rounding.
 
-max pooling              where windows do not overlap, every pixel asks its window whether it was the largest, and the
-                         window remembers which one was. The usual way scatters into zeros, which no other kernel can
-                         be joined to.
+max pooling              where windows do not overlap: see `pooling`
 ReLU, backwards          asks the number that went in, not the one that came out: the kernel reads what that was
                          computed of anyway. After a pooling it asks the windows only.
 BatchNorm                see `norms`
@@ -13,33 +11,20 @@ convolutions             on CUDA: see `convolutions`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from metalabelnet.train.convolutions import convolution, convolution_backward
-from metalabelnet.train.kept import kept
-from metalabelnet.train.norms import batch_norm, batch_norm_backward, fixed_norm, follow
+from metalabelnet.engine.convolutions import convolution, convolution_backward
+from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow
+from metalabelnet.engine.pooling import chosen, max_pool, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 aten = torch.ops.aten
-
-
-class Pooled(NamedTuple):
-    """A pooling by windows that do not overlap: its input, its output, and which pixel of each window was the largest.
-
-    `which` counts the pixels of a window row by row, in bytes; `indices` is the same as PyTorch counts.
-    """
-
-    x: Tensor
-    y: Tensor
-    which: Tensor
-    indices: Tensor
-    window: tuple[int, int]
 
 
 class Known:
@@ -270,39 +255,3 @@ class Operators:
             rest = (None, *rest[1:-1], [wanted[0], wanted[1], False])
             by_x, by_weight, _ = self._plain(aten.convolution_backward.default, grad, x, weight, *rest)
         return by_x, by_weight, by_bias
-
-
-def max_pool(x: Tensor, window: tuple[int, int]) -> Pooled:
-    """The largest pixel of every window, the first of equals, and not-a-number before all."""
-    high, wide = window
-    y, which = x[..., ::high, ::wide], torch.zeros((), dtype=torch.int8, device=x.device)
-    for number, pixel in enumerate(_pixels(x, window)[1:], 1):
-        larger = (pixel > y) | pixel.isnan()
-        y, which = torch.where(larger, pixel, y), torch.where(larger, number, which).to(torch.int8)
-    y, which = kept(y), kept(which)
-    rows = torch.arange(y.shape[-2], device=x.device)[:, None] * high + which // wide
-    columns = torch.arange(y.shape[-1], device=x.device) * wide + which % wide
-    return Pooled(x=x, y=y, which=which, indices=rows * x.shape[-1] + columns, window=window)
-
-
-def spread(by_window: Tensor, pooled: Pooled) -> Tensor:
-    """The gradient of each pixel: its window's, if the window's largest is this pixel."""
-    high, wide = pooled.window
-    # Every pixel as (row of windows, row within the window, column of windows, column within it).
-    here = torch.arange(high * wide, dtype=torch.int8, device=by_window.device).view(high, 1, wide)
-    largest = pooled.which[..., :, None, :, None] == here
-    return torch.where(largest, by_window[..., :, None, :, None], 0.0).reshape(pooled.x.shape)
-
-
-def chosen(x: Tensor, pooled: Pooled) -> Tensor:
-    """Of every window of x the pixel that was the largest in the pooling."""
-    first, *others = _pixels(x, pooled.window)
-    for number, pixel in enumerate(others, 1):
-        first = torch.where(pooled.which == number, pixel, first)
-    return first
-
-
-def _pixels(x: Tensor, window: tuple[int, int]) -> list[Tensor]:
-    """The pixels of all windows, one of each window at a time, row by row."""
-    high, wide = window
-    return [x[..., row::high, column::wide] for row in range(high) for column in range(wide)]
