@@ -16,7 +16,8 @@ class InputError(ValueError):
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """Name what was not found, the nearest known name, and all there is."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    spelt_alike = [known for known in names if known.casefold() == name.casefold()]
+    nearest = spelt_alike or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     return InputError(f"unknown {what} {name!r}: {hint}there is {', '.join(names)}")
 

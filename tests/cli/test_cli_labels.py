@@ -110,7 +110,7 @@ def test_label_studio_gets_tasks_with_predictions() -> None:
     rows = [row("ä b/1.JPG"), row("nine", given="", suspicion="", suspect="0")]
     image, text = json.loads(formats.to_label_studio(rows, [], ["cat", "dog"]))
     about = {"index": 7, "given": "cat", "suspicion": 0.8, "suspect": True}
-    assert image["data"] == {"image": "ä b/1.JPG", "id": "ä b/1.JPG", **about}
+    assert image["data"] == {"image": "/data/local-files/?d=%C3%A4%20b/1.JPG", "id": "ä b/1.JPG", **about}
     assert text["data"] == {
         "text": "nine",
         "id": "nine",

@@ -163,7 +163,8 @@ def test_weights_to_start_from_that_are_a_pickle(here: Path, capsys: Capture, to
     net = ["--net", "torchvision:resnet18", "--image-size", "32", "--pretrained", "evil.pt"]
     said = call(["train", "photos", "--meta", "checked.csv", *net], capsys)
     assert said.code == 2
-    assert "evil.pt: is not a file of weights" in said.err.splitlines()[-1]
+    refusal = "evil.pt: is not a file of weights (it holds something else than tensors, and nothing in it is run)"
+    assert said.err.splitlines()[-1].endswith(refusal)
     assert not (here / "trace").exists()
     assert not (here / "runs").exists()
 

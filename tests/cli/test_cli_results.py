@@ -220,5 +220,6 @@ def test_labels_of_a_run_whose_model_is_another(run: Path, capsys: Capture, here
 
 
 def test_labels_to_a_place_that_cannot_be_written(run: Path, capsys: Capture, here: Path) -> None:
-    said = call(["labels", "run", "-o", "no/such/folder/labels.csv"], capsys)
-    assert (said.code, said.err) == (2, "metalabelnet: no/such/folder/labels.csv: No such file or directory\n")
+    place = "no/such/folder/labels.csv"
+    said = call(["labels", "run", "-o", place], capsys)
+    assert (said.code, said.err) == (2, f"metalabelnet: {place} cannot be written: there is no folder no/such/folder\n")

@@ -645,6 +645,14 @@ def test_npz_counts_classes_over_all_parts(key: str, tmp_path: Path) -> None:
     assert load(path).classes == tuple("0123456")
 
 
+def test_npz_minus_one_among_names_is_no_label(tmp_path: Path) -> None:
+    names = np.array(["dog", "cat", "dog", "cat"])
+    names[2] = -1  # numpy makes a name of it
+    data = load(saved(tmp_path, x_train=np.eye(4), y_train=names))
+    assert data.classes == ("cat", "dog")
+    assert data.train.given.tolist() == [1, 0, UNLABELED, 0]
+
+
 def test_npz_labels_may_be_names(tmp_path: Path) -> None:
     parts = {f"x_{part}": np.eye(4) for part in ("train", "meta")}
     labels = {

@@ -69,7 +69,7 @@ def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
     assert not np.array_equal(*(unseeded.fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)))
 
 
-@pytest.mark.parametrize("nothing", ["", None, float("nan")])
+@pytest.mark.parametrize("nothing", ["", "-1", None, float("nan")])
 def test_names_for_labels(nothing: Any) -> None:
     data = blobs()
     names = np.array(["ant", "bee", "cat"], dtype=object)

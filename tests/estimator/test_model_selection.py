@@ -46,6 +46,35 @@ def test_cross_validation_routes_the_trusted_rows() -> None:
     assert scores.min() > 0.55  # of labels 30 % of which are wrong
 
 
+def test_samples_without_a_label_do_not_count_as_wrong() -> None:
+    data = blobs()
+    clf = quick().fit(data.X, data.y, trusted=data.trusted)
+    y, weight = data.y_test.copy(), np.arange(len(data.y_test))
+    y[::3] = -1
+    known = y != -1
+    assert (
+        clf.score(data.X_test, y)
+        == clf.score(data.X_test[known], y[known])
+        == (clf.predict(data.X_test) == y)[known].mean()
+    )
+    assert clf.score(data.X_test, y, weight) == clf.score(data.X_test[known], y[known], weight[known])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clf.score(data.X_test, y[:10])
+    with pytest.raises(ValueError, match="some must have one to score by"):
+        clf.score(data.X_test, np.full(len(y), -1))
+    noisy = data.y.copy()
+    noisy[np.flatnonzero(~data.trusted)[::4]] = -1
+    cv = folds(data.trusted, data.true)
+    with config_context(enable_metadata_routing=True):
+        routed = quick().set_fit_request(trusted=True)
+        scores = cross_val_score(routed, data.X, noisy, cv=cv, params={"trusted": data.trusted}, error_score="raise")
+    by_hand = []
+    for a, b in cv:
+        b = b[noisy[b] != -1]
+        by_hand.append(quick().fit(data.X[a], noisy[a], trusted=data.trusted[a]).score(data.X[b], noisy[b]))
+    assert scores.tolist() == by_hand
+
+
 def test_a_grid_of_methods_and_their_settings() -> None:
     data = blobs()
     grid = [

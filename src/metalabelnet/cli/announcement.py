@@ -88,7 +88,8 @@ def _uneven(problem: Problem) -> str:
     least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
     if counts[most] < UNEVEN * max(1, counts[least]):
         return ""
+    few = f"{counts[least]} label{'s' if counts[least] != 1 else ''}"
     return (
-        f"\nclasses are uneven: {train.classes[least]!r} has {counts[least]} labels, {train.classes[most]!r} "
-        f"{counts[most]}; accuracy hides how the small ones fare, macro-F1 does not"
+        f"\nclasses are uneven: {train.classes[least]!r} has {few}, {train.classes[most]!r} {counts[most]}; "
+        "accuracy hides how the small ones fare, macro-F1 does not"
     )

@@ -19,6 +19,7 @@ from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.formats import FORMATS, choose, read_table
+from metalabelnet.cli.output import check_folder, whole
 from metalabelnet.data import DATASETS
 from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError, unknown
@@ -124,25 +125,25 @@ def labels(args: argparse.Namespace) -> None:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
     rows = read_table(text)
     chosen = choose(rows, suspects=args.suspects, top=args.top)
-    if args.format == "label-studio" and args.data is None:
-        samples, why = shown.of_rows(args.run, chosen)
-        if why:
-            Console().say(f"tasks hold ids alone. {why}")
-        chosen = [{**row, "sample": samples.get(int(row["index"]), "")} for row in chosen]
+    if args.format in ("label-studio", "fiftyone") and args.data is None:
+        chosen, notes = shown.of_rows(args.run, chosen, args.format)
+        for note in notes:
+            Console().say(note)
     if chosen is not rows or args.format != "csv":
         text = FORMATS[args.format](chosen, list(rows[0]), files.about()["classes"])
     if args.output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        args.output.write_text(text, encoding="utf-8")
+        with whole(args.output) as out:
+            out.write(text)
         print(f"{len(chosen)} rows written to {args.output}")
 
 
 def predict(args: argparse.Namespace) -> None:
     """Write what a run says about new samples, as they come."""
-    if args.output is not None and not args.output.parent.is_dir():
-        raise InputError(f"{args.output} cannot be written: there is no folder {args.output.parent}")
+    if args.output is not None:
+        check_folder(args.output)
     reader = Reader(image=args.image, text=args.text, id=args.id, on_error=args.on_error)
     predictor = Predictor(args.run, net=args.net, device=args.device)
     console = Console()
@@ -150,10 +151,7 @@ def predict(args: argparse.Namespace) -> None:
     what = args.input[0] if len(args.input) == 1 else f"{len(args.input)} inputs"
     with ExitStack() as opened:
         bars = opened.enter_context(console.progress())
-        beside = None if args.output is None else args.output.with_name(f".{args.output.name}.tmp")
-        if beside is not None:
-            opened.callback(beside.unlink, missing_ok=True)
-        out = sys.stdout if beside is None else opened.enter_context(beside.open("w", encoding="utf-8", newline=""))
+        out = sys.stdout if args.output is None else opened.enter_context(whole(args.output))
         writer = csv.writer(out, lineterminator="\n")
         count = 0
 
@@ -166,8 +164,6 @@ def predict(args: argparse.Namespace) -> None:
             )  # nothing where the first sample is an error
             count += 1
         out.flush()
-        if beside is not None:
-            beside.replace(args.output)
     if failures:
         console.say(f"{len(failures)} samples left out: {'; '.join(failures[:5])}{' …' if len(failures) > 5 else ''}")
     if args.output is not None:

@@ -37,6 +37,12 @@ def show_summary(console: Console, files: RunFolder) -> None:
             ["per class", _classes(s["class_accuracy"])],
             ["calibration error", f"{_percent(s['ece'])}; calibrated {_percent(s['ece_calibrated'])}"],
         ]
+    elif s.get("meta_macro_f1") is not None:  # an earlier version wrote none
+        rows += [
+            ["macro-F1", f"{_percent(s['meta_macro_f1'])} of the same samples"],
+            ["per class", _classes(s["meta_class_accuracy"])],
+            ["calibration error", f"{_percent(s['meta_ece'])} before calibrating on them"],
+        ]
     if s["right_after"] is not None:
         rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])
     suspects = f"{s['suspects']} of {labeled} given labels"

@@ -3,8 +3,9 @@
 cleanlab      CSV with the columns of `CleanLearning.get_label_issues()`, which `CleanLearning.fit` takes as
               `label_issues`. Classes are numbers there, as they are in cleanlab; samples without a label, which it does
               not know, are left out.
-label-studio  JSON of pre-annotated tasks, for Import: images by their path, texts and rows of a table as text. The
-              labeling setup that goes with it names its `Choices` "label" and its `Image` (or `Text`) "sample":
+label-studio  JSON of pre-annotated tasks, for Import: images as Label Studio's local files, texts and rows of a table
+              as text. The labeling setup that goes with it names its `Choices` "label" and its `Image` (or `Text`)
+              "sample":
               <View><Image name="sample" value="$image"/><Choices name="label" toName="sample">…</Choices></View>
 fiftyone      labels.json of a `FiftyOneImageClassificationDataset`: images are known by their path within the data
               folder without its ending, or by their absolute path.
@@ -17,6 +18,7 @@ import io
 import json
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from metalabelnet.data.images import is_image
 from metalabelnet.errors import InputError
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Row = dict[str, str]
+
+LOCAL_FILE = "/data/local-files/?d="  # the address of a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 
 
 def read_table(text: str) -> list[Row]:
@@ -78,7 +82,10 @@ def to_label_studio(rows: list[Row], _columns: Sequence[str], _classes: Sequence
 
 
 def _task(row: Row) -> dict[str, Any]:
-    kind = "text" if row.get("sample") or not is_image(PurePath(row["id"])) else "image"
+    if path := row.get("file") or (row["id"] if not row.get("sample") and is_image(PurePath(row["id"])) else ""):
+        shown = {"image": f"{LOCAL_FILE}{quote(path.removeprefix('/'))}"}
+    else:
+        shown = {"text": row.get("sample") or row["id"]}
     choice = {
         "id": f"label-{row['index']}",
         "from_name": "label",
@@ -87,16 +94,20 @@ def _task(row: Row) -> dict[str, Any]:
         "value": {"choices": [row["label"]]},
     }
     return {
-        "data": {kind: row.get("sample") or row["id"], "id": row["id"], "index": int(row["index"]), **_about(row)},
+        "data": {**shown, "id": row["id"], "index": int(row["index"]), **_about(row)},
         "predictions": [{"model_version": "metalabelnet", "score": float(row["confidence"]), "result": [choice]}],
     }
 
 
 def to_fiftyone(rows: list[Row], _columns: Sequence[str], classes: Sequence[str]) -> str:
     """A classification for each sample, with what it was given among its attributes."""
+    names = [_uuid(row.get("file") or row["id"]) for row in rows]
+    if len({*names}) < len(names):
+        twice = next(name for k, name in enumerate(names) if name in names[:k])
+        raise InputError(f"two samples are {twice!r} to FiftyOne, which leaves endings away: rename one of the files")
     labels = {
-        _uuid(row["id"]): {"label": row["label"], "confidence": float(row["confidence"]), "attributes": _about(row)}
-        for row in rows
+        name: {"label": row["label"], "confidence": float(row["confidence"]), "attributes": _about(row)}
+        for name, row in zip(names, rows, strict=True)
     }
     return _json({"classes": list(classes), "labels": labels})
 

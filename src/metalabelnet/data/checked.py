@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from metalabelnet.data.listing import Columns, Listing
     from metalabelnet.data.rows import DataSet
 
+USUAL_IDS = ("id", "path", "file", "filename", "image", "index", "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clean:
@@ -43,15 +45,22 @@ def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
         raise InputError(f"{data.source}: no row is trusted, {found.trusted!r} is empty or false in all of them")
     if file is None:
         return list(clean.values())
-    outside = []
+    outside: dict[str, Clean] = {}
     for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found):
         if one.position is None:
-            outside.append(one)
+            before = outside.setdefault(_place(one, len(outside)), one)
+            if before.label != one.label:
+                raise InputError(f"{file}: {one.id} is there twice, as {before.label!r} and as {one.label!r}")
         elif clean.get(one.position, one).label != one.label and one.position not in marked:
             raise InputError(f"{file}: {one.id} is there twice, as {clean[one.position].label!r} and as {one.label!r}")
         else:
             clean[one.position] = one
-    return [*clean.values(), *outside]
+    return [*clean.values(), *outside.values()]
+
+
+def _place(one: Clean, number: int) -> str:
+    """What tells clean samples beside the data apart: where a file lies. Rows of a table may well be alike."""
+    return os.path.abspath(one.item) if isinstance(one.item, Path) else str(number)  # noqa: PTH100
 
 
 def in_numbers(data: DataSet, file: Path) -> DataSet:
@@ -89,9 +98,7 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     if not sheet.is_sheet(file):
         raise InputError(f"{file}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
     names = sheet.header(file)
-    label = found.label if found.label in names else None
-    label = listing.find_columns(file, listing.Columns(label=label), []).label  # guessed, or an error
-    assert label is not None
+    label = _label_column(file, names, found)
     if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
         name = _id_column(file, names, label, found)
         return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data)
@@ -105,6 +112,19 @@ def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     ]
 
 
+def _label_column(file: Path, names: list[str], found: Columns) -> str:
+    """The column of a clean set's file that says the right label: as in the data, by its name, or beside the ids."""
+    if found.label is not None and found.label in names:
+        return found.label
+    name = listing.find_columns(file, listing.Columns(), [], needs_label=False).label
+    beside = [other for other in names if other.lower() not in USUAL_IDS]
+    if name is None and len(names) == 2 and len(beside) == 1:
+        name = beside[0]
+    if name is None:
+        raise InputError(f"{file}: which column is the label: {', '.join(names)}? call it {found.label or 'label'}")
+    return name
+
+
 def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
     """The column of a clean set's file that says which sample is meant."""
     others = [name for name in names if name != label]
@@ -113,8 +133,7 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
         if name is not None and name in others:
             return name
     lower = {name.lower(): name for name in reversed(others)}
-    usual = ("id", "path", "file", "filename", "image", "index", "")
-    name = next((lower[word] for word in usual if word in lower), None)
+    name = next((lower[word] for word in USUAL_IDS if word in lower), None)
     if name is None and len(others) == 1:
         name = others[0]
     if name is None:
@@ -123,15 +142,20 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
 
 
 def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
-    """The samples of the data that the ids mean; for images also files beside the data."""
+    """The samples of the data that the ids mean; for images also files beside the data.
+
+    Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it.
+    """
     _check_labels(file, rows)
     by_id = _by_id(data, file)
     by_path = _places(data) if data.kind == "image" else {}
+    folder = data.source if data.source.is_dir() else data.source.parent
     clean = []
     for name, label in zip(rows.ids, rows.labels, strict=True):
         position, item = by_id.get(listing.normal(name)), None
         if position is None and data.kind == "image":
-            for path in (file.parent / name, Path(name)):
+            spelt = dict.fromkeys((name, name.replace("\\", "/")))
+            for path in (place / way for way in spelt for place in (folder, file.parent, Path())):
                 position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
                 item = path if path.is_file() else item
         if position is None and item is None:

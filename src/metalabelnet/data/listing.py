@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data import columns, images, sheet
+from metalabelnet.data.rows import NO_LABEL
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NO_LABEL_FOLDER = "_unlabeled"
-NO_LABEL = ("", "-1")
 PARTS = {"train", "training", "val", "valid", "validation", "test"}  # folders that many data sets come in
 WHOLE = re.compile(r"[+-]?\d+(\.0+)?")
 LABEL_NAMES = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
 ID_NAMES = ("id", "index")
+SAVED_INDEX = "__index_level_0__"
 TRUTH_NAMES = ("true", "truth", "true_label")
 LOOKED_AT = 200  # rows, to guess what a column holds
 WORDS = 3  # in half of the cells or more: a column of texts
@@ -210,8 +211,12 @@ def normal(name: str) -> str:
 
 
 def id_column(names: Sequence[str]) -> str | None:
-    """The column that names the samples. One without a name, the first, holds row numbers somebody saved along."""
-    return _named(names, ID_NAMES) or ("" if names[:1] == [""] else None)
+    """The column that names the samples. One without a name, the first, holds row numbers somebody saved along.
+
+    In a Parquet file of pandas those stand in the last column, under a name of its own.
+    """
+    saved_along = "" if names[:1] == [""] else SAVED_INDEX if SAVED_INDEX in names else None
+    return _named(names, ID_NAMES) or saved_along
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

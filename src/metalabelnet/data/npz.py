@@ -6,7 +6,8 @@
     true_train         the right labels of x_train where known, −1 elsewhere (may be left out)
     classes            the names of the classes (may be left out)
 
-Labels are numbers or, in all arrays of labels alike, names; an empty name is no label.
+Labels are numbers or, in all arrays of labels alike, names; an empty name is no label, and neither is "-1", which is
+what −1 becomes in an array of names.
 Nothing in the file is ever unpickled: a data file must not be able to run code.
 """
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
+from metalabelnet.data.rows import NO_LABEL, UNLABELED, DataSet, Rows, make_rows
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ def read(
         test=_trusted("test", samples, labels, names, path),
         meta=_trusted("meta", samples, labels, names, path),
     )
+
+
+def has_clean(path: Path) -> bool:
+    """Whether the file brings a clean set along. What is no such file does not, and is refused where it is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "x_meta.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
@@ -147,13 +157,13 @@ def _numbered(arrays: dict[str, Array], known: tuple[str, ...] | None, path: Pat
     for key, y in named.items():
         if y.dtype.kind != "U":
             raise InputError(f"{path}: {key} has {y.dtype}, but other labels are names; give numbers or names in all")
-    found = sorted({name for y in named.values() for name in y.ravel().tolist()} - {""})
+    found = sorted({name for y in named.values() for name in y.ravel().tolist()} - {*NO_LABEL})
     own = arrays.get("classes")
     names = list(known or found) if own is None else list(_classes(own, {}, path))
     for name in found:
         if name not in names:
             raise InputError(f"{path}: {unknown('class', name, names)}")
-    number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
+    number = {name: k for k, name in enumerate(names)} | dict.fromkeys(NO_LABEL, UNLABELED)
     numbers = {
         key: np.array([number[name] for name in y.ravel().tolist()], dtype=np.int64).reshape(y.shape)
         for key, y in named.items()

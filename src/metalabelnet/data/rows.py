@@ -13,6 +13,7 @@ from metalabelnet.data.stored import Samples, Stored
 from metalabelnet.errors import InputError
 
 UNLABELED = -1
+NO_LABEL = ("", "-1")  # the same among names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -21,7 +21,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples
+from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples, without_label
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
 from metalabelnet.train.in_memory import check_net, settle
@@ -124,7 +124,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def fit(self, X: ArrayLike, y: ArrayLike, trusted: ArrayLike | None = None) -> MetaLabelNetClassifier:
         """Train on samples and labels that may be wrong.
 
-        y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one or None does
+        y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one, "-1" or None does
         trusted  a mask: the samples whose label was checked and is right, some of every class. A fifth of them, held
                  out, selects the epoch (where there is but one of a class, all of them do); the others are the clean
                  samples that the method learns from. They are not trained on as untrusted ones beside that, unless
@@ -177,6 +177,17 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         p = self.predict_proba(X)
         predicted: NDArray[Any] = self.classes_[p.argmax(1)]
         return predicted
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The share of labeled samples whose class is predicted: one without a label has no class to find."""
+        if y is not None and (nothing := without_label(column_or_1d(y))).any():
+            check_consistent_length(X, y, sample_weight)
+            if nothing.all():
+                raise InputError("no sample has a label: some must have one to score by")
+            labeled = (~nothing).nonzero()[0]
+            X, y = _safe_indexing(X, labeled), _safe_indexing(y, labeled)
+            sample_weight = None if sample_weight is None else _safe_indexing(sample_weight, labeled)
+        return float(super().score(X, y, sample_weight))
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: the network goes to the processor, so that it can be read where there is no card."""

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from metalabelnet.data.arrays import channels_first
-from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.rows import NO_LABEL, UNLABELED
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,12 +91,8 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     if y is None:
         raise InputError(f"{name} requires y to be passed, but the target y is None")
     y = column_or_1d(y, warn=True)
-    if y.dtype.kind in "OUST":
-        unlabeled = np.fromiter((_no_label(value) for value in y), dtype=bool, count=len(y))
-    else:
-        unlabeled = y == UNLABELED if y.dtype.kind in "if" else np.zeros(len(y), dtype=bool)
-        if y.dtype.kind == "f":
-            unlabeled |= np.isnan(y)
+    unlabeled = without_label(y)
+    if y.dtype.kind not in "OUST":
         assert_all_finite(y[~unlabeled], input_name="y")
     if unlabeled.all():
         raise InputError("no sample has a label: some must have one")
@@ -116,11 +112,19 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     return given, classes
 
 
+def without_label(y: Array) -> NDArray[np.bool_]:
+    """Which of these labels stand for none."""
+    if y.dtype.kind in "OUST":
+        return np.fromiter((_no_label(value) for value in y), dtype=bool, count=len(y))
+    nothing: NDArray[np.bool_] = y == UNLABELED if y.dtype.kind in "if" else np.zeros(len(y), dtype=bool)
+    return nothing | np.isnan(y) if y.dtype.kind == "f" else nothing
+
+
 def _no_label(value: Any) -> bool:
-    """Whether it stands for no label: None, an empty name, −1, or a missing value of pandas."""
+    """Whether it stands for no label: None, an empty name, −1 (also as a name), or a missing value of pandas."""
     if value is None or type(value).__name__ == "NAType":
         return True
-    return bool(value == "" or (value == UNLABELED and not isinstance(value, str)) or value != value)
+    return value in NO_LABEL if isinstance(value, str) else bool(value == UNLABELED or value != value)
 
 
 def read_mask(trusted: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import pickle
 import sys
 import traceback
 import warnings
@@ -199,6 +200,8 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             content: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a file that is no such file leads to
         reason = " ".join(str(error).split())[:150] or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # torch would advise to run what is in it
+            reason = "it holds something else than tensors, and nothing in it is run"
         raise InputError(f"{file}: is not a file of weights ({reason})") from error
     content = content.get("state_dict", content) if isinstance(content, dict) else content
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):

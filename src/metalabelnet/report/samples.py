@@ -73,7 +73,21 @@ def _pictures(files: Sequence[tuple[int, Path]]) -> Iterator[tuple[int, Sample]]
 
 
 def _from_sheet(run: FinishedRun, path: Path, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sample]]:
-    """Rows of a table by their id; where several have it, by their number too."""
+    kind, own, found = rows_of(run, path, wanted)
+    if kind == "image":
+        return _pictures([(index, path.parent / cells[0]) for index, cells in found])
+    if kind == "text":
+        return ((index, Sample(text=cells[0])) for index, cells in found)
+    return ((index, Sample(cells=tuple(zip(own, cells, strict=True)))) for index, cells in found)
+
+
+def rows_of(
+    run: FinishedRun, path: Path, wanted: Sequence[Suspect]
+) -> tuple[str, list[str], list[tuple[int, list[str]]]]:
+    """What samples of a table are, in which columns they stand, and the cells of those that are wanted, by index.
+
+    Rows are found by their id; where several have it, by their number too.
+    """
     if run.inputs is None:
         raise InputError(f"{run.path} has no inputs.json, which says how {path} was read")
     kind, own = run.inputs["kind"], _columns(run.inputs)
@@ -91,11 +105,7 @@ def _from_sheet(run: FinishedRun, path: Path, wanted: Sequence[Suspect]) -> Iter
         cells_of = same.get(one.index) if len(same) > 1 else next(iter(same.values()), None)
         if cells_of is not None:
             found.append((one.index, cells_of))
-    if kind == "image":
-        return _pictures([(index, path.parent / cells[0]) for index, cells in found])
-    if kind == "text":
-        return ((index, Sample(text=cells[0])) for index, cells in found)
-    return ((index, Sample(cells=tuple(zip(own, cells, strict=True)))) for index, cells in found)
+    return kind, own, found
 
 
 def _columns(inputs: dict[str, Any]) -> list[str]:

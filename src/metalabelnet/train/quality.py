@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.train.evaluate import calibration_error, logits_of
+from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,19 @@ def class_accuracy(predicted: Tensor, true: Tensor, classes: tuple[str, ...]) ->
     hits = torch.bincount(true[predicted == true], minlength=len(classes)).tolist()
     sizes = torch.bincount(true, minlength=len(classes)).tolist()
     return {name: 100 * hit / size if size else None for name, hit, size in zip(classes, hits, sizes, strict=True)}
+
+
+def held_out(method: Method, rows: Rows) -> dict[str, Any]:
+    """What stands beside the accuracy on the rows the epoch was selected on: without a test part they are all there is.
+
+    The calibration error is that before calibrating, which these rows are used for.
+    """
+    p = logits_of(method, rows.x).softmax(1)
+    return {
+        "meta_macro_f1": macro_f1(p.argmax(1), rows.true, len(rows.classes)),
+        "meta_ece": calibration_error(p, rows.true),
+        "meta_class_accuracy": class_accuracy(p.argmax(1), rows.true, rows.classes),
+    }
 
 
 def confusion(method: Method, problem: Problem) -> dict[str, Any]:

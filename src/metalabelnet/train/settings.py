@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from metalabelnet.data import DATASETS, PATHS, Reading
+from metalabelnet.data import DATASETS, PATHS, Reading, npz
 from metalabelnet.data.augment import AUGMENTS
 from metalabelnet.data.batches import ORDERS
 from metalabelnet.data.own import ON_ERROR
@@ -157,7 +157,7 @@ def recipe(data: str, **changes: Any) -> Run:
         own = {**CIFAR10_RECIPE, "warmup": 44, "meta": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
         own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
-    if changes.get("meta_file") or changes.get("trusted"):
+    if changes.get("meta_file") or changes.get("trusted") or (_brings_clean(data) and changes.get("split") != "paper"):
         own |= {"meta": 0}  # all there are
     if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
         published = METHODS[changes.get("method", Run.method)].own
@@ -166,6 +166,11 @@ def recipe(data: str, **changes: Any) -> Run:
     if changes.get("epochs", 0) > 0:
         own |= proportions(changes["epochs"], own)
     return Run(**{"data": data, **own, **changes})
+
+
+def _brings_clean(data: str) -> bool:
+    """Whether the data is an .npz file with a clean set in it."""
+    return data not in DATASETS and data.lower().endswith(".npz") and npz.has_clean(Path(data))
 
 
 def proportions(epochs: int, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -259,7 +264,7 @@ def _check_numbers(run: Run) -> None:
         ("epochs", 1),
         ("warmup", 0),
         ("batch_size", 2),
-        ("meta", 0 if run.meta_file or run.trusted else 1),
+        ("meta", 0 if run.meta_file or run.trusted or run.data.lower().endswith(".npz") else 1),
         ("limit", 0),
         ("unlabeled", 0),
         ("looks", 0),

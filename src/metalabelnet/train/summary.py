@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.calibration import at_temperature
 from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1
-from metalabelnet.train.quality import class_accuracy, label_quality
+from metalabelnet.train.quality import class_accuracy, held_out, label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,7 @@ def summarise(
         "epochs": method.epochs,
         "selected_epoch": best["epoch"],
         "meta_accuracy": best["accuracy"],
+        **held_out(method, problem.select),
         "test_accuracy": None,
         "test_accuracy_last": history[-1]["test_accuracy"],
         "macro_f1": None,
