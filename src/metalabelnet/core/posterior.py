@@ -6,8 +6,8 @@
 
 True where a wrong label depends on the class alone. Where it depends on the sample too — the hard ones are mistaken,
 for the class they look like — p has said already what y says, and q counts it twice: it believes given labels that p
-alone sees through. That shows without a sample that carries both labels. If q is right, p is right as often by q as it
-is on clean samples (`apart`); if q believes wrong labels, p seems to be wrong wherever it sees through one.
+alone sees through. That shows without a sample that carries both labels. If q is right, p is as far off by q (`off_by`)
+as on clean samples (`off`); if q believes wrong labels, p seems to be wrong wherever it sees through one.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor:
     return torch.where((given >= 0)[:, None], q, p.double()).to(p.dtype)
 
 
-def apart(p: Tensor, q: Tensor, clean: Tensor, true: Tensor) -> tuple[float, float]:
-    """How much more often argmax p is right by q than by clean samples; and the standard error of that.
+def off(clean: Tensor, true: Tensor) -> tuple[float, float]:
+    """How much more often argmax p is right on clean samples than p expects, and the standard error of that.
 
-        mean of q_a − p_a over the samples    −    mean of [true class is a] − p_a over the clean ones,    a = argmax p
+        mean of [true class is a] − p_a,    a = argmax p
 
-    Less p_a on both sides, so that chance has less to do with it: which samples are hard is no part of it. The error is
-    at least that of one sample among n + 2, because none wrong among few is no proof.
+    The error is at least that of one sample among n + 2, because none wrong among few is no proof.
 
-    p, q         (N, C) of samples with given labels
     clean, true  (n, C) p of clean samples and (n,) their classes
     """
-    (p_a, a), (clean_a, clean_class) = p.double().max(1, keepdim=True), clean.double().max(1)
-    by_q = float((q.double().gather(1, a) - p_a).mean())
-    n, off = max(1, len(true)), (clean_class == true).double() - clean_a
-    error = math.sqrt(max(float(off.square().sum()) / n, 1 / (n + 2)) / n)
-    return by_q - float(off.sum()) / n, error
+    p_a, a = clean.double().max(1)
+    n, right = max(1, len(true)), (a == true).double() - p_a
+    return float(right.sum()) / n, math.sqrt(max(float(right.square().sum()) / n, 1 / (n + 2)) / n)
+
+
+def off_by(q: Tensor, p: Tensor) -> float:
+    """The same on samples with given labels, where q says what is right: mean of q_a − p_a, (N, C) each."""
+    p_a, a = p.double().max(1, keepdim=True)
+    return float((q.double().gather(1, a) - p_a).mean())
 
 
 def doubted(T: Tensor, p: Tensor, share: float) -> Tensor:

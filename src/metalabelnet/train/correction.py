@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.posterior import apart, doubted, noise_matrix, posterior
+from metalabelnet.core.posterior import doubted, noise_matrix, off, off_by, posterior
 from metalabelnet.train.history import better, given_probability, log_of
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
 def _with_given_unseen(found: Candidate, given: Tensor, clean: Clean) -> Candidate:
     """Where no clean row says what a given label is worth: the q of p, if p is as good by it as on clean rows."""
     labeled = given >= 0
-    if not labeled.any():
+    expected, error = off(found.clean, clean.true)
+    if error > TOLD or not labeled.any():
         return found
     T = noise_matrix(found.p, given)
-    difference, error = apart(found.p[labeled], posterior(found.p, given, T)[labeled], found.clean, clean.true)
-    if abs(difference) > APART or error > TOLD:
+    if abs(off_by(posterior(found.p, given, T)[labeled], found.p[labeled]) - expected) > APART:
         return found
     return found._replace(p=posterior(found.p, given, doubted(T, found.p, DOUBT)), given=True)
