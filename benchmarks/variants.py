@@ -1,4 +1,4 @@
-"""Variants of metalabelnet-plus on CIFAR-10, beside the two things a person would try first, within a given time.
+"""Variants of metalabelnet-plus in cells of its table, beside what a person would try first, within a given time.
 
     python benchmarks/variants.py --data-dir DATA --seconds 540 --results variants.jsonl
     python benchmarks/variants.py --list
@@ -61,6 +61,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no average": (PLUS, {"average": 0.0}),
     "frozen features": (PLUS, {"features": "warm-up"}),
     "twice the strong view": (PLUS, {"consistency": 2.0}),
+    "none of four": (PLUS, {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0}),
+    "sure, no given label": (PLUS, {**SURE, "given": 0.0}),
+    "sure, none of four": (PLUS, {**SURE, "average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0}),
+    "gce": ("gce", {}),
+    "co-teaching": ("co-teaching", {}),
 }
 
 
@@ -136,9 +141,10 @@ def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dic
     """The runs that are asked for and not done, in their order."""
     done = {key(json.loads(line)) for line in lines(args.results)}
     todo = []
+    smaller = {name: value for name in ("limit", "net") if (value := getattr(args, name))}
     for variant, seed, cell in product(args.variants.split("/"), args.seeds.split(","), args.cells.split(",")):
         about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs}
-        one = entry(**about, limit=args.limit, net=args.net)
+        one = entry(**about, **smaller)
         if lack := places.lacks(one):
             print(f"left out: {variant} {cell} needs {lack}", flush=True)
         elif key(about) not in done:
@@ -181,7 +187,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype")
     parser.add_argument("--limit", type=int, default=0, help="training samples to use, to try the script itself")
-    parser.add_argument("--net", default="auto", help="likewise, a smaller network")
+    parser.add_argument("--net", help="likewise, a smaller network")
     args = parser.parse_args()
     for name in args.variants.split("/"):
         if name not in VARIANTS:
