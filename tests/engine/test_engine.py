@@ -1,11 +1,14 @@
 """The recorded path against the eager one: step by step from the same state, not trace by trace."""
 
+import gc
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from metalabelnet.engine import compiled as compiled_module
 from metalabelnet.engine.engine import Engine, EngineFallback, _tensors
+from metalabelnet.engine.operators import Operators
 from metalabelnet.methods import METHODS
 from metalabelnet.train.build import build
 from small import batches, small_problem, small_run
@@ -44,6 +47,21 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
     engine = along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False))
     assert engine.recorded
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
+
+
+def test_the_activations_of_the_recorded_step_are_gone() -> None:
+    """What tracing remembers is large. It lies in circles, which only a collection frees."""
+    run, problem = small_run("metalabelnet", warmup=0), small_problem()
+    method = build(run, problem)
+    made = batches(run, problem, method)
+    method.begin_epoch(0)
+    gc.collect()
+    gc.disable()
+    try:
+        Engine(method, made.batch, recorded=True, compiled=False).step(next(made.plan(0, labeled_only=False)))
+        assert Operators not in {type(thing) for thing in gc.get_objects()}
+    finally:
+        gc.enable()
 
 
 def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,15 +207,20 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
         changed: dict[str, Any] = dict(zip(names, tensors, strict=True))
         return step(dataclasses.replace(given, **changed))
 
-    table = Operators(tensor_cores=inputs[0].is_cuda).table
-    module = make_fx(on_tensors, decomposition_table=table, tracing_mode="real")(*inputs)
-    gc.collect()  # what tracing leaves in circles holds the whole run, long after it has ended
+    module = _traced(on_tensors, inputs)
+    gc.collect()  # what tracing leaves in circles holds every activation of the step, and the whole run
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
             raise CannotRecord(f"it draws random numbers ({node.target})")
     return _lifted(module)
+
+
+def _traced(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """The step on these inputs as a graph, in our own operators."""
+    table = Operators(tensor_cores=inputs[0].is_cuda).table
+    return make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
 
 
 def _lifted(module: fx.GraphModule) -> Recording:

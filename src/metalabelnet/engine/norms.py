@@ -9,7 +9,7 @@ s lets the compiler compute them in one kernel, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,7 +28,8 @@ def batch_norm(
     The statistics are sums over distances from the first number of each channel, so that a mean far from zero costs no
     digits; PyTorch's own way would take one kernel more.
     """
-    near = x[(0, slice(None), *(0,) * (x.ndim - 2))]
+    of_each_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
+    near = x[of_each_channel]
     off = x - by_channel(near, x)
     first, second = off.mean(_places(x)), (off * off).mean(_places(x))
     mean, var = kept(near + first), (second - first * first).clamp_min(0)
