@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.calibration import at_temperature, calibrated
-from metalabelnet.core.posterior import noise_matrix, posterior
+from metalabelnet.core.posterior import noise_matrix, off, posterior
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.refitted import refitted
 
@@ -28,6 +28,7 @@ LEAST = 1e-12  # a probability that single precision has lost
 STANDARD_ERRORS, BY_HEART = 1.0, 2.0  # by which a loss is to be lower; where labels were learned by heart
 ENOUGH = 10_000_000  # probabilities that tell how many given labels are right; more cost memory
 COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
+TOLD = 0.01  # the standard error up to which clean samples can tell how often p is right
 ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
 
@@ -41,14 +42,17 @@ def log_of(p: Tensor) -> Tensor:
     return p.clamp_min(LEAST).log()
 
 
-def clean_rows(method: Method, problem: Problem) -> tuple[Rows, ...]:
-    """The clean rows that tell how good probabilities are."""
-    followed = method.learns_from_clean or problem.select is problem.clean
-    return (problem.select,) if followed else (problem.select, problem.clean)
+def clean_rows(method: Method, problem: Problem, epoch: int) -> tuple[Rows, ...]:
+    """The clean rows that tell how good this epoch's probabilities are: the held-out ones, then the others.
+
+    The others tell nothing once the weights have followed their labels.
+    """
+    followed = method.clean_from is not None and epoch >= method.clean_from
+    return (problem.select,) if followed or problem.select is problem.clean else (problem.select, problem.clean)
 
 
 class Clean(NamedTuple):
-    """The clean rows' true classes, and the labels they were given (−1: none)."""
+    """True classes of clean rows, the held-out ones first, and the labels they were given (−1: none)."""
 
     true: Tensor
     given: Tensor
@@ -63,22 +67,36 @@ class Clean(NamedTuple):
         """Whether they are enough to tell what a given label is worth."""
         return int(self.labeled.sum()) >= COUNTABLE
 
+    def asked(self, found: Candidate) -> Clean:
+        """Those among them that this one could be asked about."""
+        n = len(found.losses)
+        return Clean(self.true[:n], self.given[:n])
 
-def clean_labels(method: Method, problem: Problem) -> Clean:
-    """Both labels of the rows that tell how good probabilities are."""
-    parts = clean_rows(method, problem)
+    def told(self, found: Candidate) -> float | None:
+        """How much more often it is right on those than it expects; None where they are too few to tell."""
+        expected, error = off(found.clean, self.asked(found).true)
+        return expected if error <= TOLD else None
+
+
+def clean_labels(method: Method, problem: Problem, epoch: int = 0) -> Clean:
+    """Both labels of the rows that tell how good an epoch's probabilities are; the first epoch has the most."""
+    parts = clean_rows(method, problem, epoch)
     return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Logits and classes of those rows."""
-    parts = clean_rows(method, problem)
+def clean_logits(method: Method, problem: Problem, epoch: int) -> tuple[Tensor, Tensor]:
+    """Logits and classes of those rows, from the classifier as it is in that epoch."""
+    parts = clean_rows(method, problem, epoch)
     return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
 
 
 def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
-    """Whether losses of the same samples are lower by more than so many standard errors of the mean difference."""
-    gain = (than - losses).double()
+    """Whether losses are lower by more than so many standard errors of the mean difference, sample by sample.
+
+    On the samples that both have: of two, the one that was asked about fewer has the first of the other's.
+    """
+    n = min(len(losses), len(than))
+    gain = (than[:n] - losses[:n]).double()
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
     return float(gain.mean()) > errors * error
 
@@ -144,7 +162,7 @@ class History:
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: Candidate | None = None
-        self.fit: Candidate | None = None  # p_F, where clean rows can tell what q would be worth
+        self.fit: Candidate | None = None  # p_F, where its clean rows can tell what q is worth and later ones' cannot
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
@@ -156,15 +174,15 @@ class History:
 
     def look(self, method: Method, problem: Problem, epoch: int) -> None:
         """Take the epoch in."""
-        said, true = clean_logits(method, problem)
+        said, true = clean_logits(method, problem, epoch)
         if self.count == 0:
             self._begin(method, problem, true, epoch)
         train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)
         self.sum = train if self.sum is None else self.sum + train
-        self.clean = clean if self.clean is None else self.clean + clean
+        self.clean = clean if self.clean is None else self.clean[: len(clean)] + clean
         self.count += 1
         new = candidate(log_of(self.sum / self.count), log_of(self.clean / self.count), true, (0, epoch))
-        self.believe(given_probability(new.p, problem.train.given), new.losses)
+        self._believe(new, method, problem)
         if self.best is None or self.better(new, self.best, problem.train.given):
             self.best = new
 
@@ -175,14 +193,24 @@ class History:
 
     def _begin(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
         """p_F, where the network has a last layer that can be fitted."""
-        found = refitted(method, problem.train, clean_rows(method, problem))
+        found = refitted(method, problem.train, clean_rows(method, problem, epoch))
         if found is not None:
             train, clean = found
             first = candidate(train, clean, true, (epoch, epoch))
             self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
-            self.fit = self.best if problem.trusted and clean_labels(method, problem).countable else None
+            self.fit = self.best if problem.trusted and self._tells(self.best, method, problem) else None
             self.right = expected_right(self.best.p, problem.train.given)
-            self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
+            self._believe(self.best, method, problem)
+
+    def _tells(self, first: Candidate, method: Method, problem: Problem) -> bool:
+        """Whether p_F is to be kept for later: its clean rows carry given labels, or can tell and will become fewer."""
+        clean, left = (clean_labels(method, problem, epoch) for epoch in (first.epochs[0], self.epochs - 1))
+        return clean.countable or (len(left.true) < len(clean.true) and clean.told(first) is not None)
+
+    def _believe(self, new: Candidate, method: Method, problem: Problem) -> None:
+        """What it says of given labels, weighed by its loss on the rows that every look is asked about."""
+        always = len(clean_labels(method, problem, self.epochs - 1).true)
+        self.believe(given_probability(new.p, problem.train.given), new.losses[:always])
 
     def believe(self, p_y: Tensor, losses: Tensor) -> None:
         """Add log p_E,y with its weight; where its loss is the least so far, the others' weights go down."""

@@ -298,7 +298,7 @@ class Loop:
         assert self.best is not None
         self.method.load_model(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
-        clean, true = clean_logits(self.method, problem)
+        clean, true = clean_logits(self.method, problem, epoch)
         logits = logits_of(self.method, problem.train.x)
         selected = candidate(logits, clean, true, (epoch, epoch))
         checked = clean_labels(self.method, problem) if problem.trusted else None
