@@ -28,7 +28,6 @@ from metalabelnet.train.history import (
     Candidate,
     better,
     candidate,
-    clean_labels,
     clean_logits,
     clean_rows,
     given_probability,
@@ -48,9 +47,9 @@ class Kept(Loop):
     def evaluate(self) -> None:
         super().evaluate()
         if self.epoch == 0:
-            self.__dict__["fit"] = refitted(self.method, self.problem.train, clean_rows(self.method, self.problem, 0))
+            self.__dict__["fit"] = refitted(self.method, self.problem.train, clean_rows(self.method, self.problem))
         self.__dict__.setdefault("said", []).append(
-            [logits_of(self.method, self.problem.train.x), clean_logits(self.method, self.problem, self.epoch)[0]]
+            [logits_of(self.method, self.problem.train.x), clean_logits(self.method, self.problem)[0]]
         )
 
 
@@ -65,15 +64,13 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     problem = prepare(run)
     loop = Kept(run, problem, None, None)
     result = to_the_end(loop.steps(None, None, 1e9))
-    said, true = loop.__dict__["said"], clean_labels(loop.method, problem).true
-    train, clean = ([epoch[part].double() for epoch in said] for part in (0, 1))
+    said, true = loop.__dict__["said"], clean_logits(loop.method, problem)[1]
+    train, clean = (torch.stack([epoch[part] for epoch in said]).double() for part in (0, 1))
     e, epochs = result.summary["selected_epoch"], len(said)
 
     def mean(first: int, last: int) -> Candidate:
-        asked = len(clean[last])  # the later the epoch, the fewer
-        parts = train[first : last + 1], [logits[:asked] for logits in clean[first : last + 1]]
-        logs = [torch.stack(part).softmax(2).mean(0).clamp_min(1e-12).log() for part in parts]
-        return candidate(logs[0], logs[1], true[:asked], (first, last))
+        logs = [logits[first : last + 1].softmax(2).mean(0).clamp_min(1e-12).log() for logits in (train, clean)]
+        return candidate(logs[0], logs[1], true, (first, last))
 
     means = [mean(0, k) for k in range(epochs)]
 
@@ -84,8 +81,8 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
         return best
 
     fit = candidate(*loop.__dict__["fit"], true, (0, 0))
-    held, always = len(problem.select), len(clean[-1])
-    few, _ = calibrated(clean[e][:held], true[:held])
+    held = len(problem.select)
+    few, _ = calibrated(clean[e, :held], true[:held])
     found = {
         "the given labels": one_hot(problem.train.given, 10).double(),
         "classifier of the selected epoch": train[e].softmax(1),
@@ -106,7 +103,7 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     if result.labels.soft_labels is not None:
         found["soft labels ŷ"] = result.labels.soft_labels.double()
     looks = [fit, *means]
-    w = torch.softmax(-sharpness(always) * torch.stack([look.losses[:always].mean() for look in looks]), 0)
+    w = torch.softmax(-sharpness(len(true)) * torch.stack([look.losses.mean() for look in looks]), 0)
     p_y = torch.stack([given_probability(look.p, problem.train.given) for look in looks])
     found["suspicion by a sum of all p_y, with the rule's weights"] = 1 - w @ p_y
     found["the rule's own suspicion, by a product"] = result.labels.suspicion  # type: ignore[assignment]

@@ -24,6 +24,7 @@ from metalabelnet.train.history import (
     better,
     by_heart,
     candidate,
+    clean_labels,
     clean_logits,
     expected_right,
     given_probability,
@@ -210,10 +211,12 @@ def test_clean_rows_are_evidence_until_their_labels_are_learned(method: str, row
     made = build(run, problem)
     paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
     for epoch, expected in enumerate(rows):
-        logits, true = clean_logits(made, problem, epoch)
-        assert len(logits) == len(true) == expected
-        assert torch.equal(logits[:4], made.logits(problem.select.x))
-        assert len(clean_logits(build(run, paper), paper, epoch)[0]) == 18
+        assert len(clean_labels(made, problem, epoch).true) == expected
+        assert len(clean_labels(build(run, paper), paper, epoch).true) == 18
+    logits, true = clean_logits(made, problem)  # of any epoch
+    assert len(logits) == len(true) == rows[-1]
+    assert torch.equal(logits[:4], made.logits(problem.select.x))
+    assert len(clean_logits(build(run, paper), paper)[0]) == 18
 
 
 @pytest.mark.parametrize(("looks", "epochs"), [(30, 30), (30, 120), (7, 120), (1, 5), (0, 9), (50, 3)])

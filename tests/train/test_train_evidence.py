@@ -1,8 +1,7 @@
-"""Which clean rows are asked, look by look: all of them until the weights follow their labels, then those held out."""
+"""Which clean rows are asked: all of them at a first look that comes before their labels are learned."""
 
 import dataclasses
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import torch
 from tiny import outcome, samples, tiny_run, write_npz
 from torch import Tensor
 
-from metalabelnet.core.calibration import calibrated
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Stopped, train
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import corrected
-from metalabelnet.train.history import Candidate, Clean, History, better, candidate, clean_labels, given_probability
+from metalabelnet.train.history import Candidate, Clean, History, candidate, given_probability
 from metalabelnet.train.prepare import Problem
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `small`
@@ -28,6 +26,13 @@ FOLLOWS = [name for name in METHODS if build(small_run(name), small_problem()).c
 
 def test_these_follow_the_clean_labels() -> None:
     assert FOLLOWS == ["meta-only", "fine-tune", "metalabelnet-plus"]
+
+
+def many_clean(count: int) -> Problem:
+    """None of them with a given label."""
+    problem = small_problem()
+    clean, select = (rows.with_given(torch.full((len(rows),), -1)) for rows in (blobs(count, seed=1), problem.select))
+    return dataclasses.replace(problem, clean=clean, select=select)
 
 
 @pytest.mark.parametrize("name", FOLLOWS)
@@ -47,62 +52,33 @@ def test_weights_follow_clean_labels_from_the_epoch_that_is_said(name: str) -> N
     assert said == [epoch < first for epoch in range(4)]
 
 
-class Said:
-    """A method whose classifier says what it is told, and follows the clean labels from its third epoch on."""
-
-    clean_from = 2
-    reads_given = False
-
-    def __init__(self) -> None:
-        self.now = torch.empty(0)
-
-    def logits(self, x: Tensor) -> Tensor:
-        return self.now[: len(x)]
-
-
-def test_the_mean_goes_on_with_the_rows_that_are_left() -> None:
-    """By a naive loop: t of a look from all rows it is asked about, its weight from those that all looks are."""
-    rows = blobs(12, seed=0)
-    others = dataclasses.replace(rows, true=(rows.true + (torch.arange(12) < 7)) % 3)
-    problem = Problem(train=rows, clean=others, select=rows, test=rows, noise_rate=0.0)
-    g = torch.Generator().manual_seed(0)
-    classes = torch.nn.functional.one_hot(rows.true, 3)
-    epochs = [2 * classes + torch.randn(12, 3, generator=g, dtype=torch.float64) for _ in range(4)]
-    history, method = History(4, 4), Said()
-    losses, p_y = [], []
-    for epoch, logits in enumerate(epochs):
-        method.now = logits
-        history.look(method, problem, epoch)  # type: ignore[arg-type]
-        mean = torch.stack([e.softmax(1) for e in epochs[: epoch + 1]]).mean(0).log()
-        if epoch < 2:
-            t, _ = calibrated(torch.cat([mean, mean]), torch.cat([rows.true, others.true]))
-        else:
-            t, _ = calibrated(mean, rows.true)
-        p = (mean / t).softmax(1)
-        losses.append(-float(p[range(12), rows.true].log().mean()))
-        p_y.append(p[range(12), rows.given])
-    w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
-    expected = 1 - math.prod(p ** (weight / sum(w)) for weight, p in zip(w, p_y, strict=True))
-    torch.testing.assert_close(history.suspicion(), expected)
-    assert history.clean is not None
-    assert len(history.clean) == 12
+def test_comparisons_and_suspicion_are_by_the_rows_of_any_epoch() -> None:
+    """A p_F with its t from more rows than the others have would win what it should lose."""
+    problem = many_clean(4000)
+    histories = []
+    for first in (0, 1):
+        history, method = History(6, 6), build(small_run("metalabelnet-plus"), problem)
+        method.clean_from = first
+        history.look(method, problem, 0)
+        histories.append(history)
+    held_out, every = histories
+    assert held_out.best is not None
+    assert every.best is not None
+    assert every.fit is not None
+    assert held_out.fit is None
+    assert len(held_out.best.losses) == len(every.best.losses) == 9
+    assert torch.equal(held_out.best.p, every.best.p)
+    assert torch.equal(held_out.suspicion(), every.suspicion())
+    assert len(every.fit.losses) == 4009
+    assert every.fit.temperature != every.best.temperature
+    assert torch.equal(every.fit.p.argmax(1), every.best.p.argmax(1))
 
 
-def test_two_are_compared_on_the_rows_that_both_were_asked_about() -> None:
-    few, many = torch.tensor([1.0, 1.1, 0.9]), torch.tensor([2.0, 2.0, 2.0, 0.0, 0.0, 0.0])
-    assert better(few, many)
-    assert not better(many, few)
+def test_one_that_was_asked_about_fewer_has_the_first() -> None:
     clean = Clean(torch.arange(6), torch.arange(6) - 1)
     found = candidate(torch.zeros(2, 6), torch.zeros(3, 6), torch.arange(3), (0, 0))
     assert clean.asked(found).true.tolist() == [0, 1, 2]
     assert clean.asked(found).labeled.tolist() == [False, True, True]
-
-
-def test_the_most_rows_are_those_of_the_first_epoch() -> None:
-    problem = small_problem()
-    method = build(small_run("metalabelnet-plus"), problem)
-    assert len(clean_labels(method, problem).true) == len(problem.select) + len(problem.clean)
-    assert len(clean_labels(method, problem, 5).true) == len(problem.select)
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +91,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", ["metalabelnet-plus", "fine-tune", "metalabelnet"])
 def test_the_first_look_finds_out_what_a_given_label_is_worth(method: str, many: Path, tmp_path: Path) -> None:
-    """One label in ten is wrong by chance, which 300 clean rows are too few to see.
-
-    Of `fine-tune` a later epoch is taken for p, and the first look vouches for it.
-    """
+    """One label in ten is wrong by chance, which 300 clean rows are too few to see."""
     changes = {"noise": "uniform:0.1", "meta": 1500, "unlabeled": 0, "epochs": 3, "batch_size": 100, "rate_drops": ()}
     summary = train(tiny_run(many, method, **changes), folder=tmp_path / "run").summary
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["labels"]["given"] is True
@@ -158,14 +131,34 @@ def test_the_first_look_vouches_for_a_later_one(wrong: str, learned: bool, taken
 @pytest.mark.parametrize(("name", "kept"), [("metalabelnet-plus", True), ("meta-only", False), ("metalabelnet", False)])
 def test_the_first_look_is_kept_where_later_ones_have_fewer_rows(name: str, kept: bool) -> None:
     """And where it can tell: it is as large as the label table, and every checkpoint has it."""
-    problem = small_problem()
-    nobody = problem.select.with_given(torch.full_like(problem.select.given, -1))
     for count, tells in ((4000, kept), (12, False)):
-        clean = blobs(count, seed=1).with_given(torch.full((count,), -1))
-        some = dataclasses.replace(problem, clean=clean, select=nobody)
+        problem = many_clean(count)
         history = History(6, 6)
-        history.look(build(small_run(name), some), some, 0)
+        history.look(build(small_run(name), problem), problem, 0)
         assert (history.state()["fit"] is not None) is tells
+
+
+def test_bayes_rule_is_held_to_the_rows_of_the_one_it_is_compared_with() -> None:
+    """Of p_F, which was asked about more of them, t is then that of those rows alone."""
+    g = torch.Generator().manual_seed(3)
+    p = torch.randn(900, 3, generator=g, dtype=torch.float64).mul(2).softmax(1)
+    true = torch.multinomial(p, 1, generator=g)[:, 0]
+    given = torch.where(torch.rand(900, generator=g) < 0.1, (true + 1) % 3, true)
+    true[500:] = true[500:].roll(1)  # by the other clean rows p is worth nothing
+    results = []
+    for last in (500, 900):
+        history = History(1, 1)
+        history.fit = made(p[:400], p[400:last], true[400:last], refitted=True)
+        history.best = made(torch.ones(400, 3), torch.ones(100, 3), true[400:500])
+        history.believe(given_probability(history.best.p, given[:400]), history.best.losses)
+        found, _ = corrected(history, history.best, given[:400], Clean(true[400:], given[400:]))
+        assert found.given
+        assert len(found.losses) == 100
+        results.append((history.fit.temperature, found))
+    (few, alone), (many, cut) = results
+    assert many > 2 * few
+    torch.testing.assert_close(cut.p, alone.p, atol=1e-3, rtol=0)
+    torch.testing.assert_close(cut.losses, alone.losses, atol=0, rtol=1e-2)
 
 
 @pytest.mark.parametrize("steps", [3, 4, 5, 9])

@@ -12,7 +12,7 @@ The rule, for a sample x with given label y:
                 that carry a given label too, 30 at least, show a loss lower by more than two. Without these, q of p
                 does where p is right as often by it as on clean samples, within two per cent, and they are enough
                 to tell (a standard error of one at most); it then leaves one label in ten in doubt, whatever T says.
-                Where p has fewer of them than p_F had, too few, but q of p_F passes: as often as by that one
+                Where p was asked about too few, p_F about more, and q of p_F passes: as often as by that one
 
     label       argmax p(x)
     confidence  max p(x)
@@ -32,11 +32,11 @@ count as one, because what is said of them hangs together. Why the product: it i
 given label, as L_E is that of clean ones. A mean that has learned the label by heart adds no loss, and leaves that of
 the others standing; in a sum of probabilities its p_y near 1 would hide whether the others say 0.01 or 0.0001.
 
-The clean samples are the held-out ones, and those the method learns from until its weights follow their labels: warm-up
-does not, so that p_F can be asked about all of them by most methods. Two p are compared, and weighed, on those that both
-can be asked about. The epoch selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why
-q of p_F alone: a mean has learned given labels already, which clean samples do not show, and Bayes' rule would count
-them twice.
+The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
+Where they do, but not in warm-up, p_F is asked about all of them too, once it is p: for its t, and for what q is worth.
+Not before: with a t from more samples than the others have it would win comparisons that it should lose. The epoch
+selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a mean has
+learned given labels already, which clean samples do not show, and Bayes' rule would count them twice.
 
 What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
 """
@@ -49,7 +49,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.posterior import doubted, noise_matrix, off_by, posterior
-from metalabelnet.train.history import better, given_probability, log_of
+from metalabelnet.train.history import better, candidate, given_probability, log_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,18 +94,22 @@ def corrected(
     found = selected if history.better(selected, history.best, given) else history.best
     if clean is None:
         return found, suspicion
+    if found.refitted and history.fit is not None:
+        found = history.fit
     asked = clean.asked(found)
     if not asked.countable:
         return _with_given_unseen(found, history.fit, given, clean), suspicion
     if history.fit is None:
         return found, suspicion
-    with_given = _with_given(history.fit, given, clean.asked(history.fit))
-    labeled = asked.labeled.nonzero()[:, 0]
+    with_given = _with_given(history.fit, given, asked)
+    labeled = asked.labeled
     return (with_given if better(with_given.losses[labeled], found.losses[labeled]) else found), suspicion
 
 
 def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
-    """The q of the training rows and of the clean ones."""
+    """The q of the training rows and of these clean ones, with t from them alone where p_F was asked about more."""
+    if (n := len(clean.true)) < len(fit.clean):
+        fit = candidate(log_of(fit.p), log_of(fit.clean[:n]), clean.true, fit.epochs)._replace(refitted=True)
     T = noise_matrix(fit.p, given)
     q = posterior(fit.clean, clean.given, T)
     losses = functional.nll_loss(log_of(q.double()), clean.true, reduction="none")

@@ -42,13 +42,13 @@ def log_of(p: Tensor) -> Tensor:
     return p.clamp_min(LEAST).log()
 
 
-def clean_rows(method: Method, problem: Problem, epoch: int) -> tuple[Rows, ...]:
-    """The clean rows that tell how good this epoch's probabilities are: the held-out ones, then the others.
+def clean_rows(method: Method, problem: Problem, epoch: int | None = None) -> tuple[Rows, ...]:
+    """The clean rows that tell how good probabilities are, of this epoch or of any: the held-out ones, then the others.
 
     The others tell nothing once the weights have followed their labels.
     """
-    followed = method.clean_from is not None and epoch >= method.clean_from
-    return (problem.select,) if followed or problem.select is problem.clean else (problem.select, problem.clean)
+    unlearned = method.clean_from is None or (epoch is not None and epoch < method.clean_from)
+    return (problem.select, problem.clean) if unlearned and problem.select is not problem.clean else (problem.select,)
 
 
 class Clean(NamedTuple):
@@ -68,7 +68,7 @@ class Clean(NamedTuple):
         return int(self.labeled.sum()) >= COUNTABLE
 
     def asked(self, found: Candidate) -> Clean:
-        """Those among them that this one could be asked about."""
+        """Those among them that this one was asked about."""
         n = len(found.losses)
         return Clean(self.true[:n], self.given[:n])
 
@@ -78,25 +78,21 @@ class Clean(NamedTuple):
         return expected if error <= TOLD else None
 
 
-def clean_labels(method: Method, problem: Problem, epoch: int = 0) -> Clean:
-    """Both labels of the rows that tell how good an epoch's probabilities are; the first epoch has the most."""
+def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> Clean:
+    """Both labels of the rows that tell how good probabilities are, of this epoch or of any."""
     parts = clean_rows(method, problem, epoch)
     return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-def clean_logits(method: Method, problem: Problem, epoch: int) -> tuple[Tensor, Tensor]:
-    """Logits and classes of those rows, from the classifier as it is in that epoch."""
-    parts = clean_rows(method, problem, epoch)
+def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Logits and classes of those rows, of any epoch."""
+    parts = clean_rows(method, problem)
     return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
 
 
 def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
-    """Whether losses are lower by more than so many standard errors of the mean difference, sample by sample.
-
-    On the samples that both have: of two, the one that was asked about fewer has the first of the other's.
-    """
-    n = min(len(losses), len(than))
-    gain = (than[:n] - losses[:n]).double()
+    """Whether losses of the same samples are lower by more than so many standard errors of the mean difference."""
+    gain = (than - losses).double()
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
     return float(gain.mean()) > errors * error
 
@@ -162,7 +158,7 @@ class History:
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: Candidate | None = None
-        self.fit: Candidate | None = None  # p_F, where its clean rows can tell what q is worth and later ones' cannot
+        self.fit: Candidate | None = None  # p_F by all clean rows of its epoch, where they can tell what q is worth
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
@@ -174,15 +170,15 @@ class History:
 
     def look(self, method: Method, problem: Problem, epoch: int) -> None:
         """Take the epoch in."""
-        said, true = clean_logits(method, problem, epoch)
+        said, true = clean_logits(method, problem)
         if self.count == 0:
             self._begin(method, problem, true, epoch)
         train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)
         self.sum = train if self.sum is None else self.sum + train
-        self.clean = clean if self.clean is None else self.clean[: len(clean)] + clean
+        self.clean = clean if self.clean is None else self.clean + clean
         self.count += 1
         new = candidate(log_of(self.sum / self.count), log_of(self.clean / self.count), true, (0, epoch))
-        self._believe(new, method, problem)
+        self.believe(given_probability(new.p, problem.train.given), new.losses)
         if self.best is None or self.better(new, self.best, problem.train.given):
             self.best = new
 
@@ -196,21 +192,19 @@ class History:
         found = refitted(method, problem.train, clean_rows(method, problem, epoch))
         if found is not None:
             train, clean = found
-            first = candidate(train, clean, true, (epoch, epoch))
-            self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
-            self.fit = self.best if problem.trusted and self._tells(self.best, method, problem) else None
+
+            def first(true: Tensor) -> Candidate:
+                made = candidate(train, clean[: len(true)], true, (epoch, epoch))
+                return made._replace(p=made.p.to(method.task.dtype), refitted=True)
+
+            known = clean_labels(method, problem, epoch)
+            more = len(known.true) > len(true)
+            self.best = first(true)
+            fit = first(known.true) if more else self.best
+            tells = known.countable or (more and known.told(fit) is not None)
+            self.fit = fit if problem.trusted and tells else None
             self.right = expected_right(self.best.p, problem.train.given)
-            self._believe(self.best, method, problem)
-
-    def _tells(self, first: Candidate, method: Method, problem: Problem) -> bool:
-        """Whether p_F is to be kept for later: its clean rows carry given labels, or can tell and will become fewer."""
-        clean, left = (clean_labels(method, problem, epoch) for epoch in (first.epochs[0], self.epochs - 1))
-        return clean.countable or (len(left.true) < len(clean.true) and clean.told(first) is not None)
-
-    def _believe(self, new: Candidate, method: Method, problem: Problem) -> None:
-        """What it says of given labels, weighed by its loss on the rows that every look is asked about."""
-        always = len(clean_labels(method, problem, self.epochs - 1).true)
-        self.believe(given_probability(new.p, problem.train.given), new.losses[:always])
+            self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
 
     def believe(self, p_y: Tensor, losses: Tensor) -> None:
         """Add log p_E,y with its weight; where its loss is the least so far, the others' weights go down."""

@@ -298,10 +298,10 @@ class Loop:
         assert self.best is not None
         self.method.load_model(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
-        clean, true = clean_logits(self.method, problem, epoch)
+        clean, true = clean_logits(self.method, problem)
         logits = logits_of(self.method, problem.train.x)
         selected = candidate(logits, clean, true, (epoch, epoch))
-        checked = clean_labels(self.method, problem) if problem.trusted else None
+        checked = clean_labels(self.method, problem, 0) if problem.trusted else None
         found, suspicion = corrected(self.looked, selected, problem.train.given, checked)
         labels = LabelTable(
             rows=problem.train,
