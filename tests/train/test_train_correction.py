@@ -24,6 +24,7 @@ from metalabelnet.train.history import (
     better,
     by_heart,
     candidate,
+    clean_labels,
     clean_logits,
     expected_right,
     given_probability,
@@ -62,7 +63,7 @@ def test_suspects_are_the_most_suspicious_whatever_suspicion_is() -> None:
 class Said:
     """A method whose classifier says what it is told, an epoch after the other."""
 
-    learns_from_clean = True  # so that the held-out rows alone decide
+    clean_from = 0  # so that the held-out rows alone decide
     reads_given = False  # so that no last layer is fitted
 
     def __init__(self) -> None:
@@ -194,15 +195,27 @@ def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
     torch.testing.assert_close(suspicion, 1 - found.p[range(12), TRUE])
 
 
-@pytest.mark.parametrize(("method", "rows"), [("metalabelnet", 18), ("cross-entropy", 18), ("fine-tune", 4)])
-def test_clean_rows_whose_labels_were_learned_are_no_evidence(method: str, rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    [
+        ("metalabelnet", [18, 18, 18, 18, 18]),
+        ("cross-entropy", [18, 18, 18, 18, 18]),
+        ("fine-tune", [18, 18, 4, 4, 4]),
+        ("metalabelnet-plus", [18, 4, 4, 4, 4]),  # 0.35 of two epochs of warm-up, rounded up
+        ("meta-only", [4, 4, 4, 4, 4]),
+    ],
+)
+def test_clean_rows_are_evidence_until_their_labels_are_learned(method: str, rows: list[int], tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), method)
     problem = prepare(run)
     made = build(run, problem)
-    logits, true = clean_logits(made, problem)
-    assert len(logits) == len(true) == rows
-    assert torch.equal(logits[:4], made.logits(problem.select.x))
     paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
+    for epoch, expected in enumerate(rows):
+        assert len(clean_labels(made, problem, epoch).true) == expected
+        assert len(clean_labels(build(run, paper), paper, epoch).true) == 18
+    logits, true = clean_logits(made, problem)  # of any epoch
+    assert len(logits) == len(true) == rows[-1]
+    assert torch.equal(logits[:4], made.logits(problem.select.x))
     assert len(clean_logits(build(run, paper), paper)[0]) == 18
 
 

@@ -55,7 +55,7 @@ def play(
     monkeypatch: pytest.MonkeyPatch,
     *,
     protocol: str = "default",
-    **facts: bool,
+    **facts: bool | int | None,
 ) -> Result:
     """Run a script of (right on the rows to select on, right on the test rows, certainty), an epoch each."""
     method = type("Scene", (Scripted,), {"script": script, **facts})
@@ -98,7 +98,7 @@ def test_under_the_papers_protocol_what_learns_from_the_clean_rows_reports_its_l
     protocol: str, learns: bool, selected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = [(3, 1, 1), (4, 1, 1), (9, 1, 1), (5, 1, 1)]
-    result = play(script, monkeypatch, protocol=protocol, learns_from_clean=learns)
+    result = play(script, monkeypatch, protocol=protocol, clean_from=0 if learns else None)
     assert result.summary["selected_epoch"] == selected
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metalabelnet.methods.method import Method
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.method import Task
 
 
 class FineTune(Method):
@@ -19,13 +20,16 @@ class FineTune(Method):
     reference = "–"
     recordable = True
     needs_clean = True
-    learns_from_clean = True
     has_warmup = True
+
+    def __init__(self, task: Task, settings: Any) -> None:
+        super().__init__(task, settings)
+        self.clean_from: int = task.schedule.warmup
 
     def begin_epoch(self, epoch: int) -> None:
         """Change from the given labels to the clean ones at the end of warm-up."""
         super().begin_epoch(epoch)
-        self.on_clean = epoch >= self.task.schedule.warmup
+        self.on_clean = epoch >= self.clean_from
 
     def phase(self) -> str:
         """Which labels are learned from."""

@@ -20,7 +20,7 @@ class MetaOnly(Method):
     recordable = True
     needs_clean = True
     reads_given = False
-    learns_from_clean = True
+    clean_from = 0
 
     def step(self, batch: Batch) -> Tensor:
         """A conventional step on the clean batch."""

@@ -98,8 +98,9 @@ class MetaLabelNetPlus(Generated):
         super().__init__(task, settings)
         s = settings
         self.clean_weight = s.clean_weight
-        self.learns_from_clean = s.clean_weight > 0
         self.warmup = self.candidates_from = math.ceil(s.warmup_share * task.schedule.warmup)
+        if s.clean_weight > 0:
+            self.clean_from = self.warmup
         if s.consistency and has_strong_view(task.train.x):
             self.strong_from = self.warmup
         self.average: Average | None = None

@@ -94,18 +94,19 @@ class Method(ABC):
     epochs           how many epochs the method takes: those of the schedule, unless it has stages of its own
     candidates_from  the first epoch whose model may be the result: what comes before only prepares
     strong_from      the first epoch that wants a strong view of the training samples; None: none does
+    clean_from       the first epoch in which the classifier's weights follow the clean labels; None: none does
     """
 
     summary: ClassVar[str]
     reference: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
     unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
-    learns_from_clean: bool = False  # whether the classifier's weights follow the clean labels
     needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
     reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out
     recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
     strong_from: int | None = None
+    clean_from: int | None = None
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 
     def __init__(self, task: Task, settings: Any) -> None:
@@ -115,6 +116,11 @@ class Method(ABC):
         self.candidates_from = task.schedule.warmup if self.has_warmup else 0
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
+
+    @property
+    def learns_from_clean(self) -> bool:
+        """Whether the classifier's weights follow the clean labels, sooner or later."""
+        return self.clean_from is not None
 
     @classmethod
     def reads_clean(cls, settings: Any) -> bool:  # noqa: ARG003 (some ask them)

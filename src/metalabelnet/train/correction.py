@@ -11,7 +11,8 @@ The rule, for a sample x with given label y:
     q(x, y)     p_F and the given label, by Bayes' rule (`core/posterior.py`); it takes p's place where clean samples
                 that carry a given label too, 30 at least, show a loss lower by more than two. Without these, q of p
                 does where p is right as often by it as on clean samples, within two per cent, and they are enough
-                to tell (a standard error of one at most); it then leaves one label in ten in doubt, whatever T says
+                to tell (a standard error of one at most); it then leaves one label in ten in doubt, whatever T says.
+                Where p was asked about too few, p_F about more, and q of p_F passes: as often as by that one
 
     label       argmax p(x)
     confidence  max p(x)
@@ -32,8 +33,10 @@ given label, as L_E is that of clean ones. A mean that has learned the label by 
 the others standing; in a sum of probabilities its p_y near 1 would hide whether the others say 0.01 or 0.0001.
 
 The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
-The epoch selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a
-mean has learned given labels already, which clean samples do not show, and Bayes' rule would count them twice.
+Where they do, but not in warm-up, p_F is asked about all of them too, once it is p: for its t, and for what q is worth.
+Not before: with a t from more samples than the others have it would win comparisons that it should lose. The epoch
+selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a mean has
+learned given labels already, which clean samples do not show, and Bayes' rule would count them twice.
 
 What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
 """
@@ -45,8 +48,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.posterior import doubted, noise_matrix, off, off_by, posterior
-from metalabelnet.train.history import better, given_probability, log_of
+from metalabelnet.core.posterior import doubted, noise_matrix, off_by, posterior
+from metalabelnet.train.history import better, candidate, given_probability, log_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from metalabelnet.train.history import Candidate, Clean, History
 
 APART = 0.02  # by which p may be right more or less often by q than on clean samples
-TOLD = 0.01  # the standard error up to which they can tell
 DOUBT = 0.1  # share of the labels that can be wrong in a way the noise matrix does not know
 
 
@@ -92,30 +94,49 @@ def corrected(
     found = selected if history.better(selected, history.best, given) else history.best
     if clean is None:
         return found, suspicion
-    if not clean.countable:
-        return _with_given_unseen(found, given, clean), suspicion
+    if found.refitted and history.fit is not None:
+        found = history.fit
+    asked = clean.asked(found)
+    if not asked.countable:
+        return _with_given_unseen(found, history.fit, given, clean), suspicion
     if history.fit is None:
         return found, suspicion
-    with_given = _with_given(history.fit, given, clean)
-    labeled = clean.labeled
+    with_given = _with_given(history.fit, given, asked)
+    labeled = asked.labeled
     return (with_given if better(with_given.losses[labeled], found.losses[labeled]) else found), suspicion
 
 
 def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
-    """The q of the training rows and of the clean ones."""
+    """The q of the training rows and of these clean ones, with t from them alone where p_F was asked about more."""
+    if (n := len(clean.true)) < len(fit.clean):
+        fit = candidate(log_of(fit.p), log_of(fit.clean[:n]), clean.true, fit.epochs)._replace(refitted=True)
     T = noise_matrix(fit.p, given)
     q = posterior(fit.clean, clean.given, T)
     losses = functional.nll_loss(log_of(q.double()), clean.true, reduction="none")
     return fit._replace(p=posterior(fit.p, given, T), clean=q, losses=losses, given=True)
 
 
-def _with_given_unseen(found: Candidate, given: Tensor, clean: Clean) -> Candidate:
-    """Where no clean row says what a given label is worth: the q of p, if p is as good by it as on clean rows."""
+def _with_given_unseen(found: Candidate, fit: Candidate | None, given: Tensor, clean: Clean) -> Candidate:
+    """Where no clean row says what a given label is worth: the q of p, if p is as good by it as on clean rows.
+
+    Where p could be asked about too few of these, and p_F about more: as by the q of p_F, if that one is right.
+    """
     labeled = given >= 0
-    expected, error = off(found.clean, clean.true)
-    if error > TOLD or not labeled.any():
+    if not labeled.any():
         return found
-    T = noise_matrix(found.p, given)
-    if abs(off_by(posterior(found.p, given, T)[labeled], found.p[labeled]) - expected) > APART:
+    expected = clean.told(found)
+    if expected is None and fit is not None and len(fit.losses) > len(found.losses):
+        first = _noise_matrix_if(clean.told(fit), fit.p, given)
+        expected = None if first is None else off_by(posterior(fit.p, given, first)[labeled], found.p[labeled])
+    T = _noise_matrix_if(expected, found.p, given)
+    if T is None:
         return found
     return found._replace(p=posterior(found.p, given, doubted(T, found.p, DOUBT)), given=True)
+
+
+def _noise_matrix_if(expected: float | None, p: Tensor, given: Tensor) -> Tensor | None:
+    """T, if p is as far off by the q that it makes as expected."""
+    if expected is None:
+        return None
+    T, labeled = noise_matrix(p, given), given >= 0
+    return T if abs(off_by(posterior(p, given, T)[labeled], p[labeled]) - expected) <= APART else None

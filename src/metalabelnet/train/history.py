@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.calibration import at_temperature, calibrated
-from metalabelnet.core.posterior import noise_matrix, posterior
+from metalabelnet.core.posterior import noise_matrix, off, posterior
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.refitted import refitted
 
@@ -28,6 +28,7 @@ LEAST = 1e-12  # a probability that single precision has lost
 STANDARD_ERRORS, BY_HEART = 1.0, 2.0  # by which a loss is to be lower; where labels were learned by heart
 ENOUGH = 10_000_000  # probabilities that tell how many given labels are right; more cost memory
 COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
+TOLD = 0.01  # the standard error up to which clean samples can tell how often p is right
 ALIKE = 10  # clean samples that count as one in suspicion, where there are many
 
 
@@ -41,14 +42,17 @@ def log_of(p: Tensor) -> Tensor:
     return p.clamp_min(LEAST).log()
 
 
-def clean_rows(method: Method, problem: Problem) -> tuple[Rows, ...]:
-    """The clean rows that tell how good probabilities are."""
-    followed = method.learns_from_clean or problem.select is problem.clean
-    return (problem.select,) if followed else (problem.select, problem.clean)
+def clean_rows(method: Method, problem: Problem, epoch: int | None = None) -> tuple[Rows, ...]:
+    """The clean rows that tell how good probabilities are, of this epoch or of any: the held-out ones, then the others.
+
+    The others tell nothing once the weights have followed their labels.
+    """
+    unlearned = method.clean_from is None or (epoch is not None and epoch < method.clean_from)
+    return (problem.select, problem.clean) if unlearned and problem.select is not problem.clean else (problem.select,)
 
 
 class Clean(NamedTuple):
-    """The clean rows' true classes, and the labels they were given (−1: none)."""
+    """True classes of clean rows, the held-out ones first, and the labels they were given (−1: none)."""
 
     true: Tensor
     given: Tensor
@@ -63,15 +67,25 @@ class Clean(NamedTuple):
         """Whether they are enough to tell what a given label is worth."""
         return int(self.labeled.sum()) >= COUNTABLE
 
+    def asked(self, found: Candidate) -> Clean:
+        """Those among them that this one was asked about."""
+        n = len(found.losses)
+        return Clean(self.true[:n], self.given[:n])
 
-def clean_labels(method: Method, problem: Problem) -> Clean:
-    """Both labels of the rows that tell how good probabilities are."""
-    parts = clean_rows(method, problem)
+    def told(self, found: Candidate) -> float | None:
+        """How much more often it is right on those than it expects; None where they are too few to tell."""
+        expected, error = off(found.clean, self.asked(found).true)
+        return expected if error <= TOLD else None
+
+
+def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> Clean:
+    """Both labels of the rows that tell how good probabilities are, of this epoch or of any."""
+    parts = clean_rows(method, problem, epoch)
     return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
 def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Logits and classes of those rows."""
+    """Logits and classes of those rows, of any epoch."""
     parts = clean_rows(method, problem)
     return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
 
@@ -144,7 +158,7 @@ class History:
         self.clean: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: Candidate | None = None
-        self.fit: Candidate | None = None  # p_F, where clean rows can tell what q would be worth
+        self.fit: Candidate | None = None  # p_F by all clean rows of its epoch, where they can tell what q is worth
         self.least = math.inf  # L_E so far
         self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
         self.weight = 0.0  # Σ_E w_E
@@ -175,12 +189,20 @@ class History:
 
     def _begin(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
         """p_F, where the network has a last layer that can be fitted."""
-        found = refitted(method, problem.train, clean_rows(method, problem))
+        found = refitted(method, problem.train, clean_rows(method, problem, epoch))
         if found is not None:
             train, clean = found
-            first = candidate(train, clean, true, (epoch, epoch))
-            self.best = first._replace(p=first.p.to(method.task.dtype), refitted=True)
-            self.fit = self.best if problem.trusted and clean_labels(method, problem).countable else None
+
+            def first(true: Tensor) -> Candidate:
+                made = candidate(train, clean[: len(true)], true, (epoch, epoch))
+                return made._replace(p=made.p.to(method.task.dtype), refitted=True)
+
+            known = clean_labels(method, problem, epoch)
+            more = len(known.true) > len(true)
+            self.best = first(true)
+            fit = first(known.true) if more else self.best
+            tells = known.countable or (more and known.told(fit) is not None)
+            self.fit = fit if problem.trusted and tells else None
             self.right = expected_right(self.best.p, problem.train.given)
             self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
 
