@@ -62,6 +62,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if min(args.warmup, args.phase2) < 2:
+        parser.error("each phase needs two epochs at least: the first has the compiling in it")
     began = time.monotonic()
     ended: list[float] = [0.0] * (args.warmup + args.phase2)  # when all runs had ended each epoch
 

@@ -38,7 +38,7 @@ from metalabelnet.train.together import train_together
 
 PLUS = "metalabelnet-plus"
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.8", "cifar10-5000/authors:0.4")
-BEFORE = {"loss_scale": "sum", "average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0, "consistency": 0.0}
+BEFORE, NONE_OF_FOUR = beyond.WITHOUT["as it was first"], beyond.WITHOUT["none of these four"]
 
 SURE = {"sharpen": 3.0, "confidence": 0.8}
 SUM = {"loss_scale": "sum"}
@@ -61,9 +61,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no average": (PLUS, {"average": 0.0}),
     "frozen features": (PLUS, {"features": "warm-up"}),
     "twice the strong view": (PLUS, {"consistency": 2.0}),
-    "none of four": (PLUS, {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0}),
+    "none of four": (PLUS, NONE_OF_FOUR),
     "sure, no given label": (PLUS, {**SURE, "given": 0.0}),
-    "sure, none of four": (PLUS, {**SURE, "average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0}),
+    "sure, none of four": (PLUS, {**SURE, **NONE_OF_FOUR}),
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
 }

@@ -301,7 +301,7 @@ class Loop:
         clean, true = clean_logits(self.method, problem)
         logits = logits_of(self.method, problem.train.x)
         selected = candidate(logits, clean, true, (epoch, epoch))
-        checked = clean_labels(self.method, problem, 0) if problem.trusted else None
+        checked = clean_labels(self.method, problem, epoch=0) if problem.trusted else None  # all that any look asked
         found, suspicion = corrected(self.looked, selected, problem.train.given, checked)
         labels = LabelTable(
             rows=problem.train,
