@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
@@ -220,7 +222,9 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
 def _traced(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The step on these inputs as a graph, in our own operators."""
     table = Operators(tensor_cores=inputs[0].is_cuda).table
-    return make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
+    # Every node notes the form of its result as a fake tensor. Without a mode for all of them each makes one of its own.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        return make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
 
 
 def _lifted(module: fx.GraphModule) -> Recording:
