@@ -5,9 +5,11 @@ import gc
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from metalabelnet.engine import compiled as compiled_module
-from metalabelnet.engine.engine import Engine, EngineFallback, _tensors
+from metalabelnet.engine.engine import Engine, EngineFallback, _tensors, record
 from metalabelnet.engine.operators import Operators
 from metalabelnet.methods import METHODS
 from metalabelnet.train.build import build
@@ -62,6 +64,20 @@ def test_the_activations_of_the_recorded_step_are_gone() -> None:
         assert Operators not in {type(thing) for thing in gc.get_objects()}
     finally:
         gc.enable()
+
+
+def test_one_fake_mode_serves_all_nodes() -> None:
+    """To make one for each took as long as all the rest of a recording."""
+    run, problem = small_run("metalabelnet", warmup=0), small_problem()
+    method = build(run, problem)
+    made = batches(run, problem, method)
+    method.begin_epoch(0)
+    picks = next(made.plan(0, labeled_only=False))
+    graph = record(lambda given: method.step(made.batch(given)), picks, [picks.train, picks.clean]).graph.graph
+    noted = tree_leaves([node.meta.get("val") for node in graph.nodes])
+    fakes = [value for value in noted if isinstance(value, FakeTensor)]
+    assert len(fakes) > 100
+    assert len({id(fake.fake_mode) for fake in fakes}) == 1
 
 
 def test_nothing_of_one_run_stays_in_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
