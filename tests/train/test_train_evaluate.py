@@ -1,5 +1,6 @@
 """Accuracy, macro-F1 and calibration error against loops that follow the definitions."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from metalabelnet.data.rows import make_rows
 from metalabelnet.train import evaluate
+from metalabelnet.train.loop import Loop
+from small import small_problem, small_run
 
 
 class Fixed:
@@ -95,3 +98,19 @@ def test_calibration_error_at_its_ends() -> None:
     assert evaluate.calibration_error(sure, torch.tensor([0, 0])) == 0
     assert evaluate.calibration_error(sure, torch.tensor([1, 1])) == 100
     assert evaluate.calibration_error(sure, torch.tensor([0, 1])) == 50
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_epoch_that_is_looked_at_asks_about_no_row_twice(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row is a pass through the network: of those held out, the evaluation and the look read the same."""
+    run, problem = small_run("metalabelnet", looks=6), small_problem()
+    if shared:  # as under the paper's protocol
+        problem = dataclasses.replace(problem, clean=problem.select)
+    loop = Loop(run, problem, None, None)
+    loop.losses, loop.looked.count = torch.zeros(4), 1  # not the first look, which fits a last layer
+    asked: list[int] = []
+    logits = loop.method.logits
+    monkeypatch.setattr(loop.method, "logits", lambda x: asked.append(len(x)) or logits(x))
+    loop.evaluate()
+    parts = {id(rows): len(rows) for rows in (problem.select, problem.clean, problem.test, problem.train)}
+    assert sorted(asked) == sorted(parts.values())

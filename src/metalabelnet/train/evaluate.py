@@ -23,9 +23,13 @@ def logits_of(method: Method, x: Samples) -> Tensor:
 
 def score(method: Method, rows: Rows) -> tuple[float, float]:
     """Accuracy and mean cross-entropy on the true labels."""
-    logits = logits_of(method, rows.x)
-    accuracy = 100 * (logits.argmax(1) == rows.true).double().mean()
-    return float(accuracy), float(cross_entropy(logits.double(), rows.true).mean())
+    return scored(logits_of(method, rows.x), rows.true)
+
+
+def scored(logits: Tensor, true: Tensor) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy of these logits."""
+    accuracy = 100 * (logits.argmax(1) == true).double().mean()
+    return float(accuracy), float(cross_entropy(logits.double(), true).mean())
 
 
 def macro_f1(predicted: Tensor, true: Tensor, classes: int) -> float:

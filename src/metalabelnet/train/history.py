@@ -84,10 +84,12 @@ def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> 
     return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-def clean_logits(method: Method, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Logits and classes of those rows, of any epoch."""
+def clean_logits(method: Method, problem: Problem, select: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Logits and classes of those rows, of any epoch. Logits of the held-out ones may be known already."""
     parts = clean_rows(method, problem)
-    return torch.cat([logits_of(method, rows.x) for rows in parts]), torch.cat([rows.true for rows in parts])
+    select = logits_of(method, problem.select.x) if select is None else select
+    others = [logits_of(method, rows.x) for rows in parts[1:]]
+    return torch.cat([select, *others]), torch.cat([rows.true for rows in parts])
 
 
 def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
@@ -168,9 +170,9 @@ class History:
         """Whether this epoch takes part."""
         return (epoch + 1) * self.looks // self.epochs > epoch * self.looks // self.epochs
 
-    def look(self, method: Method, problem: Problem, epoch: int) -> None:
-        """Take the epoch in."""
-        said, true = clean_logits(method, problem)
+    def look(self, method: Method, problem: Problem, epoch: int, select: Tensor | None = None) -> None:
+        """Take the epoch in, with the logits of the held-out rows, if they are known."""
+        said, true = clean_logits(method, problem, select)
         if self.count == 0:
             self._begin(method, problem, true, epoch)
         train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)

@@ -19,7 +19,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import corrected
-from metalabelnet.train.evaluate import logits_of, score
+from metalabelnet.train.evaluate import logits_of, score, scored
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.history import History, candidate, clean_labels, clean_logits
 from metalabelnet.train.labels import LabelTable
@@ -211,7 +211,8 @@ class Loop:
 
     def evaluate(self) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
-        accuracy, loss = score(self.method, self.problem.select)
+        select = logits_of(self.method, self.problem.select.x)
+        accuracy, loss = scored(select, self.problem.select.true)
         line: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
@@ -229,7 +230,7 @@ class Loop:
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
         if self.looked.due(self.epoch):
-            self.looked.look(self.method, self.problem, self.epoch)
+            self.looked.look(self.method, self.problem, self.epoch, select)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
