@@ -1,6 +1,7 @@
 """Batches: full, shuffled, repeatable from any step, each with a clean batch of the right size."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +81,39 @@ def test_an_epoch_can_be_entered_at_any_step(start: int) -> None:
     for a, b in zip(whole, made.epoch(2, labeled_only=False, start=start), strict=True):
         assert all(torch.equal(getattr(a, k), getattr(b, k)) for k in ("x", "given", "index", "clean_x", "clean_y"))
         assert a.seed == b.seed
+
+
+def test_a_plan_is_drawn_when_it_is_asked_for_and_not_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be drawn while a card is at work."""
+    made = batches(rows(40, unlabeled=20), rows(20), strong_from=0)
+    expected = [picks.train for picks in made.plan(1, labeled_only=True)]
+    plan = made.plan(1, labeled_only=True)
+    for name in ("draw", "draw_strong", "generator"):
+        monkeypatch.setattr(module, name, None)
+    assert all(torch.equal(picks.train, train) for picks, train in zip(plan, expected, strict=True))
+
+
+def test_a_card_at_work_is_not_asked() -> None:
+    """`meta` is a device that, like a card, would have to be asked, and has no answer at all."""
+    train = rows(40, unlabeled=20)
+    made = batches(train, rows(20))
+    there = dataclasses.replace(train, x=train.x.to("meta"), given=train.given.to("meta"))
+    away = dataclasses.replace(made, train=there)
+    vars(away)["_labeled"] = made._labeled  # asked before there was work
+    for labeled_only in (False, True):
+        planned = list(away.plan(1, labeled_only=labeled_only))
+        assert len(planned) == made.steps(labeled_only=labeled_only)
+        assert {picks.train.device.type for picks in planned} == {"meta"}
+
+
+def test_a_card_at_work_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda plan: sent.append("pinned") or plan)
+    monkeypatch.setattr(torch.Tensor, "to", lambda plan, *where, **how: sent.append((where, how)) or plan)
+    card = torch.device("cuda")
+    there = SimpleNamespace(x=SimpleNamespace(device=card))
+    dataclasses.replace(batches(rows(8), rows(8)), train=there)._sent(torch.zeros(3))
+    assert sent == ["pinned", ((card,), {"non_blocking": True})]
 
 
 def test_nothing_is_shuffled_when_the_order_is_given() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from tiny import outcome, snapshot, tiny_run, write_npz
 
+from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine
 from metalabelnet.errors import InputError
 from metalabelnet.methods import Method
 from metalabelnet.train import RunFolder, Stopped, train
 from metalabelnet.train import loop as loop_module
+from metalabelnet.train.loop import Loop
 from metalabelnet.train.several import Job
 from metalabelnet.train.together import train_together
 
@@ -44,6 +46,18 @@ def test_steps_are_taken_in_turns(jobs: list[Job]) -> None:
     order: list[int] = []
     train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
     assert order[:6] == [0, 1, 0, 1, 0, 1]
+
+
+def test_the_next_epoch_is_drawn_before_the_card_is_waited_for(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    plan, evaluate = Batches.plan, Loop.evaluate
+    monkeypatch.setattr(Batches, "plan", lambda b, epoch, **how: order.append(epoch) or plan(b, epoch, **how))
+    monkeypatch.setattr(loop_module, "drained", lambda _: order.append("wait") or ())
+    monkeypatch.setattr(Loop, "evaluate", lambda loop: order.append("evaluate") or evaluate(loop))
+    train(jobs[1].run)
+    assert order[:7] == [0, 1, "wait", "evaluate", 2, "wait", "evaluate"]
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:

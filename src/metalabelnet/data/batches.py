@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -96,8 +97,7 @@ class Batches:
 
     def steps(self, *, labeled_only: bool) -> int:
         """How many batches an epoch has."""
-        rows = int((self.train.given != UNLABELED).sum()) if labeled_only else len(self.train)
-        return max(1, rows // self.size)
+        return max(1, len(self._labeled if labeled_only else self.train) // self.size)
 
     @property
     def streamed(self) -> bool:
@@ -117,12 +117,12 @@ class Batches:
                 yield self._made(picks, x, clean_x)
 
     def plan(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Picks, None, None]:
-        """What the batches of an epoch will be: drawn for the whole epoch, moved to the device at once.
+        """What the batches of an epoch will be: drawn here and now for the whole epoch, and sent to the device at once.
 
         Where samples are read from disk it stays here: to ask the device which they are would be to wait for it.
         """
-        given, steps = self.train.given.cpu(), self.steps(labeled_only=labeled_only)
-        rows = (given != UNLABELED).nonzero()[:, 0] if labeled_only else torch.arange(len(given))
+        steps = self.steps(labeled_only=labeled_only)
+        rows = self._labeled if labeled_only else torch.arange(len(self.train))
         in_a_round = max(1, len(self.clean) // self.size)
         rounds = [
             self._in_batches(self._shuffled(len(self.clean), "clean", epoch, number), in_a_round)
@@ -133,9 +133,13 @@ class Batches:
         )
         clean = self._augmented(torch.cat(rounds)[:steps], "clean", epoch)
         views = self._strong_views(epoch, steps, train.shape[2])
-        for step in range(start, steps):
+
+        def picks(step: int) -> Picks:
+            strong = None if views is None else views[step]
             seed = stream_seed(self.seed, "step", epoch, step)
-            yield Picks(train=train[step], clean=clean[step], seed=seed, strong=None if views is None else views[step])
+            return Picks(train=train[step], clean=clean[step], seed=seed, strong=strong)
+
+        return (picks(step) for step in range(start, steps))
 
     def batch(self, picks: Picks) -> Batch:
         """The samples themselves, cut, turned and scaled. Nothing in it is random."""
@@ -174,18 +178,26 @@ class Batches:
     def _augmented(self, rows: Tensor, name: str, epoch: int) -> Tensor:
         """(steps, 5, size), on the device: every pick of an epoch."""
         how = draw(rows.numel(), generator(self.seed, "augment", name, epoch))
-        return torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1).to(self._plans_on)
+        return self._sent(torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1))
 
     def _strong_views(self, epoch: int, steps: int, size: int) -> Tensor | None:
         """(steps, 15, size), on the device: how the strong views of an epoch are made, if it has some."""
         if self.strong_from is None or epoch < self.strong_from:
             return None
         how = draw_strong(steps * size, generator(self.seed, "augment", "strong", epoch))
-        return how.view(-1, steps, size).transpose(0, 1).contiguous().to(self._plans_on)
+        return self._sent(how.view(-1, steps, size).transpose(0, 1).contiguous())
 
-    @property
-    def _plans_on(self) -> torch.device:
-        return torch.device("cpu") if self.streamed else self.train.x.device
+    def _sent(self, plan: Tensor) -> Tensor:
+        """The plan where it is read. A card takes it from pinned memory, in its turn, and the host need not wait."""
+        if self.streamed:
+            return plan
+        device = self.train.x.device
+        return (plan.pin_memory() if device.type == "cuda" else plan).to(device, non_blocking=True)
+
+    @cached_property
+    def _labeled(self) -> Tensor:
+        """The rows with a label, on the host: to ask a card that is at work would be to wait for it."""
+        return (self.train.given != UNLABELED).nonzero()[:, 0].cpu()
 
 
 def _read(x: Samples, rows: Tensor) -> Tensor | None:

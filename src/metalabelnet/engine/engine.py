@@ -222,8 +222,8 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
 def _traced(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The step on these inputs as a graph, in our own operators."""
     table = Operators(tensor_cores=inputs[0].is_cuda).table
-    # Every node notes the form of its result as a fake tensor. Without a mode for all of them each makes one of its own.
-    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+    # Every node notes the form of its result as a fake tensor. Without one mode for all, each makes its own.
+    with tracing(TracingContext(FakeTensorMode())):
         return make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
 
 

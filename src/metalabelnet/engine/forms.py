@@ -9,7 +9,7 @@ is in the method and in what makes its batches. Both are gone through, attribute
 
 Two runs of one form have the same list of tensors, place by place, and one recording serves both. Whatever is of no
 known kind makes a run a form of its own. Left out is what no recorded step reads: what makes networks, seeds (a
-recording holds no random numbers) and the samples' names.
+recording holds no random numbers), the samples' names and what plans are drawn from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NOT_READ = {"make_net", "seed", "ids"}
+NOT_READ = {"make_net", "seed", "ids", "_labeled"}
 AS_IT_IS: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, enum.Enum, type)
 AS_IT_IS += (torch.dtype, torch.device, torch.memory_format, torch.layout)
 AS_IT_IS += (types.BuiltinFunctionType, types.ModuleType, types.CodeType)

@@ -175,14 +175,13 @@ class Loop:
         """Train the epochs that are left, pausing after every step; then evaluate the selected one."""
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         method, epochs = self.method, self.method.epochs
+        planned = self.planned(self.epoch, start=self.step)
         while self.epoch < epochs:
-            labeled_only = method.labeled_only(self.epoch)
-            steps = self.batches.steps(labeled_only=labeled_only)
+            steps = self.batches.steps(labeled_only=method.labeled_only(self.epoch))
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=self.problem.train.x.device)
-            plan = self.batches.epoch if self.batches.streamed else self.batches.plan
-            with closing(plan(self.epoch, labeled_only=labeled_only, start=self.step)) as planned:
+            with closing(planned):
                 for given in planned:
                     self.losses[self.step] = self.engine.step(given)
                     self.step += 1
@@ -196,6 +195,7 @@ class Loop:
                     if on_progress is not None:
                         on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                     yield
+            planned = self.planned(self.epoch + 1)  # while the card is at work on this one
             yield from drained(self.problem.train.x.device)
             self.check_finite()
             method.end_epoch(self.epoch)
@@ -208,6 +208,11 @@ class Loop:
                 on_progress(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=metrics))
         self.seconds = time.monotonic() - began
         return self.finish()
+
+    def planned(self, epoch: int, start: int = 0) -> Generator[Any, None, None]:
+        """What the steps of an epoch are given. Samples on disk are not read before the first is asked for."""
+        plan = self.batches.epoch if self.batches.streamed else self.batches.plan
+        return plan(epoch, labeled_only=self.method.labeled_only(epoch), start=start)
 
     def evaluate(self) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
