@@ -57,6 +57,15 @@ def test_another_seed_is_of_the_same_form(name: str, phase: int, monkeypatch: py
     assert [places[0][id(t)] for t in shared.tensors] == [places[1][id(t)] for t in own.tensors]
 
 
+def test_what_plans_are_drawn_from_is_no_part_of_the_form() -> None:
+    """A run that was resumed after its warm-up has never asked which rows are labeled."""
+    _, made = engine_of("metalabelnet")
+    before = Form(made.batch).form
+    assert made.steps(labeled_only=True) == 4
+    assert "_labeled" in vars(made)
+    assert Form(made.batch).form == before
+
+
 @pytest.mark.parametrize(
     "change", [{"net": "small-cnn"}, {"batch_size": 8}, {"settings": {"inner_step": 0.5}}, {"augment": "none"}]
 )

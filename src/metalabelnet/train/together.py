@@ -4,7 +4,7 @@ One small network leaves much of a card idle: between kernels, and in kernels to
 a CUDA stream of its own, and the host gives each one step in turn; the card works on all of them at the same time.
 Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone.
 
-At the end of an epoch the host is busy with one run for a while: it evaluates, writes, and draws the next epoch. Runs
+At the end of an epoch the host is busy with one run for a while: it draws the next epoch, evaluates and writes. Runs
 start some steps apart, so that their epochs do not end at the same time and the others have given the card enough to
 do by then.
 """
