@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from metalabelnet.core.losses import classification_loss, cross_entropy, entropy_loss, scale_factor
+from metalabelnet.core.losses import (
+    classification_loss,
+    cross_entropy,
+    entropy_loss,
+    scale_factor,
+    soft_cross_entropy,
+)
 
 
 def logits(rows: int = 6, classes: int = 4, seed: int = 0) -> torch.Tensor:
@@ -77,3 +83,21 @@ def test_extreme_logits_give_no_nan(size: float) -> None:
     total.backward()
     assert torch.isfinite(total)
     assert torch.isfinite(z.grad).all()
+
+
+def test_soft_cross_entropy_is_the_formula_and_least_at_the_soft_label() -> None:
+    z, s = logits(), logits(seed=1)
+    loss = soft_cross_entropy(z, s.log_softmax(1))
+    for row_z, row_s, got in zip(z.tolist(), s.tolist(), loss.tolist(), strict=True):
+        norm_z, norm_s = sum(map(math.exp, row_z)), sum(map(math.exp, row_s))
+        expected = -sum(
+            math.exp(b) / norm_s * math.log(math.exp(a) / norm_z) for a, b in zip(row_z, row_s, strict=True)
+        )
+        assert got == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(z, s.softmax(1), reduction="none"))
+    assert bool((soft_cross_entropy(s, s.log_softmax(1)) <= loss).all())
+
+
+def test_soft_cross_entropy_has_its_gradient() -> None:
+    s = logits(seed=1).log_softmax(1)
+    assert gradcheck(lambda z: soft_cross_entropy(z, s), logits().requires_grad_())

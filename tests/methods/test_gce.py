@@ -1,5 +1,6 @@
 """GCE: its limits, a double loop, gradients, extremes; truncated: which samples are kept, when, and what they cost."""
 
+import dataclasses
 import io
 import math
 
@@ -109,7 +110,7 @@ def test_a_dropped_sample_is_not_learned_from() -> None:
         if change:
             given = w.problem.train.given.clone()
             given[1::2] = (given[1::2] + 1) % 3
-            w.batches = type(w.batches)(**{**vars(w.batches), "train": w.problem.train.with_given(given)})
+            w.batches = dataclasses.replace(w.batches, train=w.problem.train.with_given(given))
         w.go(4)
         runs.append(w.method.model())
     assert all(torch.equal(runs[0][key], runs[1][key]) for key in runs[0])

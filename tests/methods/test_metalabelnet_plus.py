@@ -25,6 +25,8 @@ OFF: dict[str, Any] = {
     "prior": 0.0,
     "given": 0.0,
     "consistency": 0.0,
+    "step3": "paper",
+    "rates": "schedule",
 }
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -106,12 +108,13 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         d = d + s.label_net_decay * w
         new_phi[name] = (w - s.beta * d / (d.abs() + 1e-8)).detach()  # Adam's first step
     log_p = f(theta, batch.x).log_softmax(1)
-    soft = -scale * (log_p.exp() * log_y(new_phi)).sum(1).mean()  # L_c + L_e
+    if s.step3 == "paper":
+        soft = -scale * (log_p.exp() * log_y(new_phi)).sum(1).mean()  # L_c + L_e
+    else:
+        soft = -(log_y(new_phi).detach().exp() * log_p).sum(1).mean()
     if s.consistency:
         y_hat = log_y(new_phi).detach().exp()
-        target = y_hat**s.sharpen / (y_hat**s.sharpen).sum(1, keepdim=True)
-        each = -(target * f(theta, batch.strong_x).log_softmax(1)).sum(1)
-        soft = soft + s.consistency * (each * (y_hat.amax(1) >= s.confidence)).mean()
+        soft = soft - s.consistency * (y_hat * f(theta, batch.strong_x).log_softmax(1)).sum(1).mean()
     by_soft = torch.autograd.grad(soft, list(theta.values()))
     sgd, new = method.sgd, {}
     for (name, w), d, clean, b in zip(theta.items(), by_soft, g, sgd.buffers, strict=True):
@@ -128,9 +131,10 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         {**OFF, "loss_scale": "sum", "features": "average", "average": 0.9},
         {**OFF, "loss_scale": "sum", "prior": 0.7},
         {**OFF, "loss_scale": "sum", "given": 0.6},
-        {**OFF, "loss_scale": "sum", "consistency": 0.8, "sharpen": 2.0, "confidence": 0.4},
+        {**OFF, "loss_scale": "sum", "consistency": 0.8},
+        {**OFF, "step3": "cross-entropy"},
         {},
-        {"given": 0.0, "confidence": 0.5},
+        {"given": 0.0, "step3": "paper"},
     ],
 )
 def test_the_step_is_the_formula(settings: dict[str, Any]) -> None:
@@ -160,7 +164,7 @@ def test_the_noise_matrix_is_what_warm_up_expects_of_each_class() -> None:
 
 def test_a_given_label_that_says_nothing_changes_nothing() -> None:
     """With rows alike in T, or without a label, ŷ is what it is without."""
-    one = walk(given=1.0).go(10)
+    one = walk(given=1.0, prior=0.1).go(10)
     without = one.method.soft_labels()
     one.method.noise.T.fill_(1 / 3)
     plain = one.method.soft_labels()
@@ -176,6 +180,46 @@ def test_the_average_is_what_predicts() -> None:
     x = to_input(one.problem.test.x, torch.float64)
     assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.average.net, x))
     assert not torch.equal(predict(one.method.net, x), predict(one.method.average.net, x))
+
+
+def test_the_average_goes_over_warm_up_too_and_phase_2_begins_from_it() -> None:
+    one = walk(warmup_share=1.0)
+    average = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
+    for t in range(1, 1 + one.method.warmup * one.batches.steps(labeled_only=True)):
+        one.go(1)
+        keep = min(0.999, (1 + t) / (10 + t))
+        ended = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
+        average = {name: keep * average[name] + (1 - keep) * weight for name, weight in ended.items()}
+    assert one.method.phase2 is None
+    one.method.begin_epoch(one.method.warmup)
+    for name, weight in trainable(one.method.net).items():
+        torch.testing.assert_close(weight.detach(), average[name])
+        assert not torch.allclose(weight.detach(), ended[name])
+
+
+def test_the_rate_falls_along_a_cosine_after_warm_up() -> None:
+    method = Walk(small_run("metalabelnet-plus", epochs=60, warmup=22, rate_drops=(20, 40)), small_problem()).method
+    rate = method.task.schedule.rate
+    assert [method.rate_at(epoch) for epoch in (0, 7)] == [rate, rate]
+    for epoch, share in ((8, 0.9567727), (20, 0.75), (30, 0.5), (40, 0.25), (59, 0.0006852)):
+        assert method.rate_at(epoch) == pytest.approx(4 * rate * share, rel=1e-4)
+    own = {"rates": "schedule"}
+    drops = small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22, rate_drops=(20, 40))
+    assert Walk(drops, small_problem()).method.rate_at(20) == pytest.approx(rate / 10)
+
+
+def test_the_result_is_an_epoch_of_the_last_third() -> None:
+    for epochs, warmup, first in ((60, 22, 40), (2, 1, 1), (4, 3, 2), (3, 2, 2), (10, 0, 6)):
+        method = Walk(small_run("metalabelnet-plus", epochs=epochs, warmup=warmup), small_problem()).method
+        assert (method.candidates_from, method.candidates_from < epochs) == (first, True)
+    own = {"rates": "schedule"}
+    method = Walk(small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22), small_problem()).method
+    assert method.candidates_from == method.warmup == 8
+
+
+def test_a_rate_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="rate_scale=0 leaves nothing to learn with"):
+        small_run("metalabelnet-plus", settings={"rate_scale": 0.0})
 
 
 def test_tables_and_numbers_have_no_strong_view_and_do_without() -> None:
@@ -205,12 +249,12 @@ def test_warm_up_takes_its_share() -> None:
         run = small_run("metalabelnet-plus", settings={"warmup_share": share}, epochs=60, warmup=warmup)
         method = Walk(run, small_problem()).method
         assert isinstance(method, MetaLabelNetPlus)
-        assert method.candidates_from == taken
+        assert method.warmup == taken
         assert method.labeled_only(taken - 1) is True
         assert method.labeled_only(taken) is False
 
 
-@pytest.mark.parametrize("name", ["warmup_share", "average", "confidence"])
+@pytest.mark.parametrize("name", ["warmup_share", "average"])
 def test_a_share_is_a_share(name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
         small_run("metalabelnet-plus", settings={name: 1.5})

@@ -84,13 +84,7 @@ def test_the_ablation_takes_one_ingredient_out(point: str) -> None:
     assert key(whole) == key(of(PLUS, cell))
     without = entry("beyond-ablation", PLUS, cell, point)
     assert key(without) != key(whole)
-    assert len(without.fields["settings"]) == {"none of these four": 4, "as it was first": 6}.get(point, 1)
-
-
-def test_several_taken_out_at_once_are_those_above() -> None:
-    alone = [(name, value) for one in WITHOUT.values() if len(one) == 1 for name, value in one.items()]
-    assert WITHOUT["as it was first"] == dict(alone[-6:])
-    assert WITHOUT["none of these four"] == dict(alone[-6:-2])
+    assert len(without.fields["settings"]) == 1
 
 
 def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:

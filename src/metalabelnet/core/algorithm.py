@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.core.optimizers import Optimizer
 
-Further = Callable[[Theta, Tensor], Tensor]  # θ, log ŷ ↦ a loss
+SoftLoss = Callable[[Theta, Tensor, Tensor], Tensor]  # θ, f_θ(x), log ŷ ↦ a loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Iteration:
     clean_weight  γ: in step 3 θ follows the clean batch too, against γ times the gradient g = ∇θ̂ L_meta(θ̂) that
                   step 2 has computed. 0 is Algorithm 1.
 
-    A call may bring a further loss for step 3, of θ and of log ŷ: Algorithm 1 has none.
+    A call may bring a loss of its own for step 3, of θ, the logits f_θ(x) and log ŷ, in place of L_c + L_e.
     """
 
     def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
@@ -102,7 +102,7 @@ class Iteration:
         self.meta_gradient = MetaGradient(settings.engine)
 
     def __call__(
-        self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int, further: Further | None = None
+        self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int, soft_loss: SoftLoss | None = None
     ) -> Tensor:
         """One iteration: updates φ, then θ. Gives the loss of step 3."""
         f, s = self.f, self.settings
@@ -111,12 +111,6 @@ class Iteration:
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
             return forward(f, x, weights, seed=seed, update_statistics=first, products=products)
-
-        def l_c(logits: Tensor, log_y_hat: Tensor) -> Tensor:
-            return scale_factor(s.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()
-
-        def l_e(logits: Tensor) -> Tensor:
-            return scale_factor(s.loss_scale, logits) * entropy_loss(logits).mean()
 
         def l_meta(weights: Theta) -> Tensor:
             logits = forward(f, x_m, weights, seed=seed + 1, update_statistics=s.meta_updates_statistics)
@@ -132,7 +126,7 @@ class Iteration:
             phi=labels.phi,
             logits=f_x,
             logits_at=f_x_at,
-            training_loss=lambda logits: l_c(logits, log_y_hat),
+            training_loss=lambda logits: self.l_c(logits, log_y_hat),
             meta_loss=l_meta,
             inner_step=s.inner_step,
             keep_g=g,
@@ -141,14 +135,22 @@ class Iteration:
 
         # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e) + γ g
         log_y_hat = labels.log_y_hat().detach()
-        loss = l_c(f_x, log_y_hat) + s.entropy_weight * l_e(f_x)
-        if further is not None:
-            loss = loss + further(theta, log_y_hat)
+        loss = self.l_c_and_l_e(f_x, log_y_hat) if soft_loss is None else soft_loss(theta, f_x, log_y_hat)
         by_theta = gradients(loss, theta)
         if self.clean_weight:
             by_theta = {name: by_theta[name] + self.clean_weight * g[name] for name in by_theta}
         descend(self.sgd, theta.values(), by_theta.values())
         return loss.detach()
+
+    def l_c(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
+        """L_c, which takes the look-ahead step."""
+        return scale_factor(self.settings.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()
+
+    def l_c_and_l_e(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
+        """L_c + L_e, the loss of step 3 in Algorithm 1."""
+        s = self.settings
+        l_e = scale_factor(s.loss_scale, logits) * entropy_loss(logits).mean()
+        return self.l_c(logits, log_y_hat) + s.entropy_weight * l_e
 
 
 class Phase2(Iteration):
@@ -180,7 +182,7 @@ class Phase2(Iteration):
         seed: int,
         v: Tensor | None = None,
         evidence: Tensor | None = None,
-        further: Further | None = None,
+        soft_loss: SoftLoss | None = None,
     ) -> Tensor:
         """One iteration with the soft labels of the label net, which reads g(x) if v is not there already."""
         v, phi = self.g(x) if v is None else v, list(self.m.parameters())
@@ -191,7 +193,7 @@ class Phase2(Iteration):
             return generated if evidence is None else functional.log_softmax(generated + evidence, dim=1)
 
         labels = SoftLabels(phi=phi, log_y_hat=log_y_hat, descend=lambda by_phi: descend(self.adam, phi, by_phi))
-        return self(x, labels, x_m, y_m, seed=seed, further=further)
+        return self(x, labels, x_m, y_m, seed=seed, soft_loss=soft_loss)
 
 
 def descend(optimizer: Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:

@@ -17,6 +17,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="none")
 
 
+def soft_cross_entropy(logits: Tensor, log_soft_labels: Tensor) -> Tensor:
+    """−Σ_j ŷ_j log p_j: from the soft label to the prediction. Least where p = ŷ: doubt in ŷ stays doubt in p."""
+    return -(log_soft_labels.exp() * functional.log_softmax(logits, dim=1)).sum(1)
+
+
 def classification_loss(logits: Tensor, log_soft_labels: Tensor) -> Tensor:
     """l_c = KL(p ‖ ŷ) = Σ_j p_j (log p_j − log ŷ_j): from the prediction to the soft label.
 

@@ -5,15 +5,16 @@
     ŷ         the soft labels of a training batch: log ŷ = m_φ(v) + π log q + κ log T_·y, normalised
     T         the noise matrix: T_cy is the mean over the clean samples of class c of what warm-up has learned to expect
               as their given label (Hendrycks et al. 2018); a sample without a given label y has none of this
-    L_c, L_e  the losses of Algorithm 1 in step 3: together −Σ p log ŷ
-    L_u       cross-entropy from ŷ, sharpened, to the prediction on the strong view, where ŷ is sure enough
+    L_y       cross-entropy from ŷ to the prediction, in place of Algorithm 1's L_c + L_e in step 3
+    L_u       cross-entropy from ŷ to the prediction on the strong view
     g         the gradient of the clean loss after the look-ahead, ∇θ̂ L_meta(θ̂), which the meta-gradient needs anyway
 
-    φ ← φ − Adam(∂L_meta/∂φ)                            as in Algorithm 1
-    θ ← θ − SGD(∇θ (L_c + L_e + w L_u) + γ g)           w is `consistency`, γ `clean_weight`
+    φ ← φ − Adam(∂L_meta/∂φ)                    as in Algorithm 1
+    θ ← θ − SGD(∇θ (L_y + w L_u) + γ g)         w is `consistency`, γ `clean_weight`
 
-after a share of the schedule's warm-up. The pass that gives g is in the iteration already, and the pass through θ̃ takes
-the place of that through the extractor; the strong view costs one pass more, forward and backward.
+after a share of the schedule's warm-up, from θ̃ as it is then, at a rate that falls along half a cosine. The pass that
+gives g is in the iteration already, and the pass through θ̃ takes the place of that through the extractor; the strong
+view costs one pass more, forward and backward.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.consistency import consistency_loss
+from metalabelnet.core.losses import soft_cross_entropy
 from metalabelnet.core.memory import Found
 from metalabelnet.core.passes import Theta, forward, predict
 from metalabelnet.data.batches import to_input
@@ -38,11 +39,13 @@ from metalabelnet.nets.average import Average
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from metalabelnet.core.algorithm import Further
+    from metalabelnet.core.algorithm import Phase2, SoftLoss
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part, Task
 
 Features = Literal["warm-up", "average"]
+Step3 = Literal["paper", "cross-entropy"]
+Rates = Literal["schedule", "cosine"]
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
 
@@ -56,23 +59,29 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     features: Features = field(
         default="average", metadata={"help": "whose features the label net reads; warm-up: off, fixed from its end on"}
     )
-    prior: float = field(default=1.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
+    prior: float = field(default=3.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
     given: float = field(
         default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
-    sharpen: float = field(default=1.0, metadata={"help": "power of ŷ that the strong view is to follow; 1: off"})
-    confidence: float = field(default=0.0, metadata={"help": "least max ŷ that the strong view is to follow; 0: off"})
+    step3: Step3 = field(
+        default="cross-entropy", metadata={"help": "how θ follows ŷ: cross-entropy to it, or L_c + L_e (paper: off)"}
+    )
+    rates: Rates = field(
+        default="cosine", metadata={"help": "the rate after warm-up: half a cosine, or the schedule's drops (off)"}
+    )
+    rate_scale: float = field(default=4.0, metadata={"help": "how much higher the cosine is than the schedule's rate"})
 
     def __post_init__(self) -> None:
         for name, means in (
             ("warmup_share", "1 takes all of the warm-up"),
             ("average", "0 takes the classifier as it is"),
-            ("confidence", "0 takes every sample"),
         ):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name}={value} is not a share in [0, 1]: {means}")
+        if self.rate_scale == 0:
+            raise InputError("rate_scale=0 leaves nothing to learn with: 1 begins at the schedule's rate")
 
 
 class MetaLabelNetPlus(Generated):
@@ -83,9 +92,16 @@ class MetaLabelNetPlus(Generated):
     any of this, and from the soft labels beside them. Warm-up ends early, before wrong labels are learned by heart; it
     is rounded up, because the label net has nothing to read in a network that has learned nothing.
 
+    While labels are noisy a step is noisy too: the average over the steps of warm-up knows far more than the last of
+    them. So it is taken from the first step on, and phase 2 begins from it.
+
     T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
-    given labels it would come to trust them more and more. It takes the network's doubt for noise and so trusts a given
-    label rather too little.
+    given labels it would come to trust them more and more. q has seen the given labels as well, and at first it is
+    vague, because it still expects noise. A weight π above 1 keeps a given label from being counted twice: it decides
+    where the averaged network is in doubt, and hardly elsewhere.
+
+    The result is an epoch of the last third: before that the rate is high, and a few clean samples held out may find
+    an early epoch good by chance.
     """
 
     summary = "MetaLabelNet whose classifier follows the clean samples and a strong view too, after a short warm-up"
@@ -99,19 +115,28 @@ class MetaLabelNetPlus(Generated):
         s = settings
         self.clean_weight = s.clean_weight
         self.warmup = self.candidates_from = math.ceil(s.warmup_share * task.schedule.warmup)
+        if s.rates == "cosine":
+            self.candidates_from = max(self.warmup, 2 * self.epochs // 3)
         if s.clean_weight > 0:
             self.clean_from = self.warmup
         if s.consistency and has_strong_view(task.train.x):
             self.strong_from = self.warmup
         self.average: Average | None = None
-        self.noise: Found | None = None
-
-    def _build_phase2(self) -> None:
-        super()._build_phase2()
-        s = self.settings
         if s.average or s.prior or s.features == "average":
             self.average = Average(self.net, self.head, s.average)
-        if s.given:
+        self.noise: Found | None = None
+
+    def rate_at(self, epoch: int) -> float:
+        """The schedule's in warm-up; then half a cosine over all epochs, from a higher rate down to nothing."""
+        if epoch < self.warmup or self.settings.rates == "schedule":
+            return super().rate_at(epoch)
+        return self.settings.rate_scale * self.task.schedule.rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+    def _build_phase2(self) -> None:
+        if self.average is not None:
+            self.net.load_state_dict(self.average.net.state_dict())
+        super()._build_phase2()
+        if self.settings.given:
             self.noise = Found(T=self._noise_matrix())
 
     @torch.no_grad()
@@ -126,32 +151,37 @@ class MetaLabelNetPlus(Generated):
 
     def step(self, batch: Batch) -> Tensor:
         """Warm-up on the given labels, or one iteration with all that is switched on."""
-        if self.phase2 is None:
-            return super().step(batch)
+        loss = super().step(batch) if self.phase2 is None else self._iteration(self.phase2, batch)
+        if self.average is not None:
+            self.average.follow(self.net)
+        return loss
+
+    def _iteration(self, phase2: Phase2, batch: Batch) -> Tensor:
+        """One iteration with all that is switched on."""
         v, evidence = self._known(batch.x, batch.given)
-        loss = self.phase2.step(
+        return phase2.step(
             batch.x,
             batch.clean_x,
             batch.clean_y,
             seed=batch.seed,
             v=v,
             evidence=evidence,
-            further=None if batch.strong_x is None else self._consistency(batch.strong_x, batch.seed + 3),
+            soft_loss=self._soft_loss(phase2, batch.strong_x, batch.seed + 3),
         )
-        if self.average is not None:
-            self.average.follow(self.net)
-        return loss
 
-    def _consistency(self, strong_x: Tensor, seed: int) -> Further:
-        """The loss w L_u, of θ and of log ŷ."""
+    def _soft_loss(self, phase2: Phase2, strong_x: Tensor | None, seed: int) -> SoftLoss:
+        """The loss of step 3: L_y, or L_c + L_e, and w L_u where there is a strong view."""
         s = self.settings
 
-        def l_u(theta: Theta, log_y_hat: Tensor) -> Tensor:
+        def loss(theta: Theta, f_x: Tensor, log_y_hat: Tensor) -> Tensor:
+            paper = s.step3 == "paper"
+            l_y = phase2.l_c_and_l_e(f_x, log_y_hat) if paper else soft_cross_entropy(f_x, log_y_hat).mean()
+            if strong_x is None:
+                return l_y
             logits = forward(self.net, strong_x, theta, seed=seed, update_statistics=False)
-            losses = consistency_loss(logits, log_y_hat, sharpen=s.sharpen, confidence=s.confidence)
-            return s.consistency * losses.mean()
+            return l_y + s.consistency * soft_cross_entropy(logits, log_y_hat).mean()
 
-        return l_u
+        return loss
 
     def _known(self, x: Tensor, given: Tensor) -> tuple[Tensor, Tensor | None]:
         """What makes the soft labels of x: the features, and π log q + κ log T_·y."""
@@ -185,16 +215,16 @@ class MetaLabelNetPlus(Generated):
         return torch.cat(labels)
 
     def classifier(self) -> nn.Module:
-        """The averaged network, once there is one."""
+        """The averaged network, where there is one."""
         return self.net if self.average is None else self.average.net
 
     def parts(self) -> dict[str, Part]:
-        """From phase 2 on, the averaged network too, and no extractor where it takes its place."""
+        """The averaged network too, which takes the place of the extractor where the label net reads its features."""
         parts = super().parts()
         if self.average is not None:
             parts |= {"average": self.average.net, "averaging": self.average.memory}
             if self.settings.features == "average":
-                del parts["extractor"]
+                parts.pop("extractor", None)
         if self.noise is not None:
             parts["noise"] = self.noise
         return parts

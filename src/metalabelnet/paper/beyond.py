@@ -38,7 +38,7 @@ CIFAR10 = tuple(
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
 ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
 
-# What each ingredient of `metalabelnet-plus` is without it, then a choice that could be made otherwise.
+# What each ingredient of `metalabelnet-plus` is without it.
 WITHOUT: dict[str, dict[str, Any]] = {
     "all": {},
     "no clean gradient": {"clean_weight": 0.0},
@@ -47,17 +47,9 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "features of warm-up": {"features": "warm-up"},
     "no prior": {"prior": 0.0},
     "no given label": {"given": 0.0},
-    "none of these four": {"average": 0.0, "features": "warm-up", "prior": 0.0, "given": 0.0},
     "no strong view": {"consistency": 0.0},
-    "losses summed over classes": {"loss_scale": "sum"},
-    "as it was first": {
-        "loss_scale": "sum",
-        "average": 0.0,
-        "features": "warm-up",
-        "prior": 0.0,
-        "given": 0.0,
-        "consistency": 0.0,
-    },
+    "losses of the paper": {"step3": "paper"},
+    "rates of the schedule": {"rates": "schedule"},
 }
 
 _THIRD = {"epochs": 40, "warmup": 15, "rate_drops": (13, 27)}  # of 120, 44, (40, 80)
