@@ -6,11 +6,15 @@
 Runs go through the cells of `metalabelnet reproduce beyond` with a shorter schedule (`--epochs`; drops of the rate and
 warm-up in proportion), up to `--together` at a time on one card, those of one variant side by side because they share
 what is compiled. A line is written for each run when it has ended; a run that has its line already is not made again,
-so that the same command goes on where the time was up. Two commands with other `--variants` may write to one file.
+so that the same command goes on where the time was up. Its epochs are kept beside the file, in a folder of its name.
+Two commands with other `--variants` may write to one file.
 
     held_out  accuracy on the clean samples held out to select the epoch, in per cent: what to choose a variant by
     train     accuracy on the training samples, by their true labels, which nothing was chosen by either
-    test      accuracy on the test samples: not to be chosen by
+    test      accuracy on the test samples: not to be chosen by, unless `--apart` makes them of training images
+
+`--apart DIR` writes the data's training images there, the last 10,000 in place of the test images, and takes them from
+there: what is chosen by `test` is then chosen without a test image.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ import tempfile
 import time
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
+from metalabelnet.data import load
 from metalabelnet.methods import METHODS
 from metalabelnet.paper import beyond
 from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
@@ -36,36 +43,32 @@ from metalabelnet.train.loop import Progress, Stopped
 from metalabelnet.train.several import Job
 from metalabelnet.train.together import train_together
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 PLUS = "metalabelnet-plus"
-CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.8", "cifar10-5000/authors:0.4")
-BEFORE, NONE_OF_FOUR = beyond.WITHOUT["as it was first"], beyond.WITHOUT["none of these four"]
+CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")
+APART = 10_000  # training images that stand in for the test images
 
-SURE = {"sharpen": 3.0, "confidence": 0.8}
-SUM = {"loss_scale": "sum"}
-
-# What is asked first comes first: the whole, what it is measured by, what it was before, one or two things changed.
+# What is asked first comes first: the whole, what it is measured by, one thing changed.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plus": (PLUS, {}),
     "meta-only": ("meta-only", {}),
-    "no given label": (PLUS, {"given": 0.0}),
-    "half given label": (PLUS, {"given": 0.5}),
-    "sure": (PLUS, SURE),
-    "sum": (PLUS, SUM),
-    "before": (PLUS, BEFORE),
     "fine-tune": ("fine-tune", {}),
-    "no strong view": (PLUS, {"consistency": 0.0}),
-    "no prior": (PLUS, {"prior": 0.0}),
-    "half prior": (PLUS, {"prior": 0.5}),
-    "short look-ahead": (PLUS, {"inner_step": 0.1}),
-    "own statistics": (PLUS, {"meta_updates_statistics": False}),
-    "no average": (PLUS, {"average": 0.0}),
-    "frozen features": (PLUS, {"features": "warm-up"}),
-    "twice the strong view": (PLUS, {"consistency": 2.0}),
-    "none of four": (PLUS, NONE_OF_FOUR),
-    "sure, no given label": (PLUS, {**SURE, "given": 0.0}),
-    "sure, none of four": (PLUS, {**SURE, **NONE_OF_FOUR}),
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
+    **{name: (PLUS, settings) for name, settings in beyond.WITHOUT.items() if settings},
+    "half the rate": (PLUS, {"rate_scale": 2.0}),
+    "the schedule's rate": (PLUS, {"rate_scale": 1.0}),
+    "twice the rate": (PLUS, {"rate_scale": 8.0}),
+    "prior 1": (PLUS, {"prior": 1.0}),
+    "prior 2": (PLUS, {"prior": 2.0}),
+    "half given label": (PLUS, {"given": 0.5}),
+    "twice the given label": (PLUS, {"given": 2.0}),
+    "twice the strong view": (PLUS, {"consistency": 2.0}),
+    "0.7 of warm-up": (PLUS, {"warmup_share": 0.7}),
+    "short look-ahead": (PLUS, {"inner_step": 0.1}),
+    "own statistics": (PLUS, {"meta_updates_statistics": False}),
 }
 
 
@@ -93,7 +96,12 @@ def main() -> None:
     work = args.out or Path(tempfile.mkdtemp(prefix="variants-"))
     human = None if args.human_labels is None else unpack_human_labels(args.human_labels, work / "noise")
     probs = None if args.noise_probs is None else check_probs(args.noise_probs)
-    places = Places(data_dir=args.data_dir, noise_probs=probs, human=human, device=args.device, dtype=args.dtype)
+    data_dir = args.data_dir
+    if args.apart is not None:
+        data_dir, probs = set_apart(
+            args.data_dir, probs, args.apart, {cell_data(cell) for cell in args.cells.split(",")}
+        )
+    places = Places(data_dir=data_dir, noise_probs=probs, human=human, device=args.device, dtype=args.dtype)
     todo = plan(args, places, work)
     jobs = [job for _, job in todo]
     print(f"{len(jobs)} runs to make", flush=True)
@@ -104,6 +112,10 @@ def main() -> None:
         folder = jobs[number].folder
         if (folder / "summary.json").exists():
             write(args.results, todo[number][0], json.loads((folder / "summary.json").read_text()))
+        kept = args.results.with_suffix("")
+        if (folder / "metrics.jsonl").exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "metrics.jsonl", kept / f"{folder.name}.jsonl")
         shutil.rmtree(folder)
 
     try:
@@ -116,6 +128,40 @@ def main() -> None:
         )
     except Stopped:
         print("the time is up: the same command goes on", flush=True)
+
+
+def cell_data(cell: str) -> str:
+    """The data of a cell."""
+    return str(beyond.make(PLUS, cell, 0)["data"])
+
+
+def set_apart(data_dir: Path | None, probs: Path | None, folder: Path, names: set[str]) -> tuple[Path, Path | None]:
+    """Write the training images to a folder, the last of them as the test images; and the noise's rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names & {"cifar10", "fashion-mnist"}:
+        train = load(name, data_dir).train
+        x, y = train.x.numpy(), train.true.numpy()
+        parts = {"train": (x[:-APART], y[:-APART]), "test": (x[-APART:], y[-APART:])}
+        if name == "cifar10":
+            arrays = {f"{what}_{part}": a for part, xy in parts.items() for what, a in zip("xy", xy, strict=True)}
+            np.savez(
+                folder / "cifar10.npz", **{k: a.transpose(0, 2, 3, 1) if a.ndim == 4 else a for k, a in arrays.items()}
+            )
+        else:
+            (folder / name).mkdir(exist_ok=True)
+            for part, (images, labels) in zip(("train", "t10k"), parts.values(), strict=True):
+                write_idx(folder / name / f"{part}-images-idx3-ubyte", images[:, 0])
+                write_idx(folder / name / f"{part}-labels-idx1-ubyte", labels.astype(np.uint8))
+    if probs is not None:
+        np.save(folder / "probabilities.npy", np.load(probs)[:-APART])
+        probs = folder / "probabilities.npy"
+    return folder, probs
+
+
+def write_idx(file: Path, array: npt.NDArray[np.uint8]) -> None:
+    """Bytes as MNIST has them."""
+    shape = b"".join(length.to_bytes(4, "big") for length in array.shape)
+    file.write_bytes(bytes((0, 0, 8, array.ndim)) + shape + array.tobytes())
 
 
 def write(results: Path, about: dict[str, Any], summary: dict[str, Any]) -> None:
@@ -182,6 +228,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("variants.jsonl"))
     parser.add_argument("--out", type=Path, help="folder of what is under way, to go on from; without: a temporary one")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--apart", type=Path, metavar="DIR", help="train and test on training images alone")
     parser.add_argument("--noise-probs", type=Path)
     parser.add_argument("--human-labels", type=Path)
     parser.add_argument("--device", default="auto")

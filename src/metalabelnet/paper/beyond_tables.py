@@ -21,10 +21,10 @@ FIRST_TRIED = ("meta-only", "fine-tune", "metalabelnet")
 def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
     """For each data set the methods by cell; then `metalabelnet-plus` against the others, cell by cell.
 
-    A cell that was not run is empty; a data set of which nothing was run is left out.
+    A cell that was not run is empty; data on which `metalabelnet-plus` was not run at all are left out.
     """
-    run = {cell.partition("/")[0] for (_, cell, _), one in found.items() if one.lines or one.failed}
-    cells = [cell for cell in cells_of(found) if cell.partition("/")[0] in run]
+    run = [cell for (method, cell, _), one in found.items() if method == PLUS and (one.lines or one.failed)]
+    cells = [cell for cell in cells_of(found) if any(cell.partition("/")[0] == one.partition("/")[0] for one in run)]
     made = []
     for data in dict.fromkeys(cell.partition("/")[0] for cell in cells):
         columns = [cell for cell in cells if cell.partition("/")[0] == data]
@@ -36,7 +36,7 @@ def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
                     rows=[[method, *(found[method, cell, ""].text(name) for cell in columns)] for method in METHODS],
                 )
             )
-    rows = [_standing(cell, {method: found[method, cell, ""] for method in METHODS}) for cell in cells]
+    rows = [_standing(cell, {method: found[method, cell, ""] for method in METHODS}) for cell in cells if cell in run]
     title = f"{PLUS} against the others, in points and in standard errors of the difference"
     best = "the best of the others that were run"
     return [*made, Table(title=title, columns=["cell", *FIRST_TRIED, best], rows=rows)]
