@@ -67,6 +67,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "twice the given label": (PLUS, {"given": 2.0}),
     "twice the strong view": (PLUS, {"consistency": 2.0}),
     "0.7 of warm-up": (PLUS, {"warmup_share": 0.7}),
+    "three times β": (PLUS, {"beta": 0.03}),
+    "a tenth of β": (PLUS, {"beta": 0.001}),
     "short look-ahead": (PLUS, {"inner_step": 0.1}),
     "own statistics": (PLUS, {"meta_updates_statistics": False}),
 }

@@ -197,6 +197,23 @@ def test_the_average_goes_over_warm_up_too_and_phase_2_begins_from_it() -> None:
         assert not torch.allclose(weight.detach(), ended[name])
 
 
+def test_phase_2_begins_with_statistics_that_are_measured() -> None:
+    """After a few steps the running ones still remember where they began."""
+    one = walk(warmup_share=0.5).go(3)
+    lagging = {name: b.clone() for name, b in one.method.average.net.named_buffers() if "running_mean" in name}
+    one.method.begin_epoch(1)
+    net, x = one.method.average.net, to_input(one.problem.train.x, torch.float64)
+    name = next(iter(lagging))
+    at = next(place for place, layer in enumerate(net) if isinstance(layer, torch.nn.BatchNorm2d))
+    seen = predict(torch.nn.Sequential(*list(net)[:at]), x)
+    torch.testing.assert_close(net[at].running_mean, seen.mean((0, 2, 3)))
+    torch.testing.assert_close(net[at].running_var, seen.var((0, 2, 3)))
+    assert not torch.allclose(net[at].running_mean, lagging[name], rtol=0.1)
+    assert net[at].momentum == one.method.net[at].momentum == 0.1
+    for (_, a), (_, b) in zip(net.named_buffers(), one.method.net.named_buffers(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_the_rate_falls_along_a_cosine_after_warm_up() -> None:
     method = Walk(small_run("metalabelnet-plus", epochs=60, warmup=22, rate_drops=(20, 40)), small_problem()).method
     rate = method.task.schedule.rate

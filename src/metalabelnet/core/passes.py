@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from metalabelnet.core.products import Products
 
@@ -63,6 +63,29 @@ def predict(net: nn.Module, x: Tensor) -> Tensor:
     finally:
         net.train(mode)
     return logits
+
+
+@torch.no_grad()
+def measure_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) -> None:
+    """Make the running statistics those of these batches, in equal parts.
+
+    Learned along with the weights they lag behind: after ten steps a third of them is still what they began with.
+    """
+    norms = [m for m in net.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    momenta = [m.momentum for m in norms]
+    mode = net.training
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean over all passes
+        net.train()
+        for x in batches if norms else ():
+            if len(x) > 1:  # one sample alone has no spread
+                forward(net, x, trainable(net), seed=seed, update_statistics=True)
+    finally:
+        net.train(mode)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 @contextmanager

@@ -28,15 +28,18 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import soft_cross_entropy
 from metalabelnet.core.memory import Found
-from metalabelnet.core.passes import Theta, forward, predict
+from metalabelnet.core.passes import Theta, forward, measure_statistics, predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.stored import chunks
+from metalabelnet.data.stored import chunk_size, chunks
 from metalabelnet.data.strong import has_strong_view
 from metalabelnet.errors import InputError
 from metalabelnet.methods.generated import Generated, LabelNetSettings
 from metalabelnet.nets.average import Average
+from metalabelnet.seeds import stream_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
     from metalabelnet.core.algorithm import Phase2, SoftLoss
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 Features = Literal["warm-up", "average"]
 Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
+MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
 
@@ -93,7 +97,8 @@ class MetaLabelNetPlus(Generated):
     is rounded up, because the label net has nothing to read in a network that has learned nothing.
 
     While labels are noisy a step is noisy too: the average over the steps of warm-up knows far more than the last of
-    them. So it is taken from the first step on, and phase 2 begins from it.
+    them. So it is taken from the first step on, and phase 2 begins from it. BatchNorm's statistics of the average are
+    then measured: averaged along with the weights they lag behind, and after a few steps they are those of no network.
 
     T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
     given labels it would come to trust them more and more. q has seen the given labels as well, and at first it is
@@ -132,9 +137,22 @@ class MetaLabelNetPlus(Generated):
             return super().rate_at(epoch)
         return self.settings.rate_scale * self.task.schedule.rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 
-    def _build_phase2(self) -> None:
-        if self.average is not None:
+    def begin_epoch(self, epoch: int) -> None:
+        """At the end of warm-up, phase 2 begins from the average, with statistics of its own."""
+        if epoch >= self.warmup and self.phase2 is None and self.average is not None:
             self.net.load_state_dict(self.average.net.state_dict())
+            measure_statistics(self.net, self._some(), seed=stream_seed(self.task.seed, "statistics"))
+            self.average.net.load_state_dict(self.net.state_dict())
+        super().begin_epoch(epoch)
+
+    def _some(self) -> Iterator[Tensor]:
+        """Training samples from end to end, as they are: enough to know BatchNorm's statistics by."""
+        train, dtype = self.task.train, self.task.dtype
+        count = min(len(train), MEASURED, PASSES * chunk_size(tuple(train.x.shape[1:])))
+        rows = torch.arange(count) * len(train) // count
+        return (to_input(x, dtype) for x in chunks(train.take(rows).x))
+
+    def _build_phase2(self) -> None:
         super()._build_phase2()
         if self.settings.given:
             self.noise = Found(T=self._noise_matrix())

@@ -41,6 +41,7 @@ ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.
 # What each ingredient of `metalabelnet-plus` is without it.
 WITHOUT: dict[str, dict[str, Any]] = {
     "all": {},
+    "a label net that does not learn": {"beta": 0.0},
     "no clean gradient": {"clean_weight": 0.0},
     "whole warm-up": {"warmup_share": 1.0},
     "no average": {"average": 0.0},
