@@ -23,8 +23,9 @@ def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
 
     A cell that was not run is empty; data on which `metalabelnet-plus` was not run at all are left out.
     """
-    run = [cell for (method, cell, _), one in found.items() if method == PLUS and (one.lines or one.failed)]
-    cells = [cell for cell in cells_of(found) if any(cell.partition("/")[0] == one.partition("/")[0] for one in run)]
+    run = {cell for (method, cell, _), one in found.items() if method == PLUS and (one.lines or one.failed)}
+    shown = {cell.partition("/")[0] for cell in run}
+    cells = [cell for cell in cells_of(found) if cell.partition("/")[0] in shown]
     made = []
     for data in dict.fromkeys(cell.partition("/")[0] for cell in cells):
         columns = [cell for cell in cells if cell.partition("/")[0] == data]
