@@ -97,9 +97,18 @@ def test_the_ablation_is_told_against_the_whole(tmp_path: Path) -> None:
     assert row(table, "no average")[1:] == [""] * 6
 
 
+def test_labels_taken_away_are_told_against_the_run_of_the_table(tmp_path: Path) -> None:
+    cell = "cifar10-5000/authors:0.4"
+    whole, without = (entry("beyond-unlabeled", PLUS, cell, point) for point in ("0", "36000"))
+    assert key(whole) == key(of(PLUS, cell))
+    assert without.fields["unlabeled"] == 36_000
+    (table,) = tables("beyond-unlabeled", store(tmp_path, line(whole, 84.0), line(without, 82.5)))
+    assert row(table, "36000")[1:] == ["", "82.50 (1)", "", "-1.50"]
+
+
 def test_the_page_is_what_the_results_say() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "beyond.md").read_text()
     assert fill(page, Results(root / "results")) == page, (
-        "run: metalabelnet reproduce beyond beyond-ablation --tables-only --doc docs/beyond.md"
+        "run: metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/beyond.md"
     )

@@ -26,6 +26,7 @@ COUNTS = {
     "cifar10n": 14 * 3,
     "beyond": 9 * 30 * 5,
     "beyond-ablation": 11 * 4 * 3,
+    "beyond-unlabeled": 2 * 2 * 2,
 }
 
 

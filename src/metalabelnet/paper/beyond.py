@@ -37,6 +37,7 @@ CIFAR10 = tuple(
 )
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
 ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
+UNLABELED_CELLS = ("cifar10-5000/feature:0.4", "cifar10-5000/authors:0.4")
 
 # What each ingredient of `metalabelnet-plus` is without it.
 WITHOUT: dict[str, dict[str, Any]] = {

@@ -45,20 +45,30 @@ def beyond_tables(found: Mapping[Place, Cell]) -> list[Table]:
 
 def ablation_table(found: Mapping[Place, Cell]) -> Table:
     """Each ingredient taken out alone."""
+    return _against_first(found, "Each ingredient taken out alone", "variant", "against all of it")
+
+
+def unlabeled_table(found: Mapping[Place, Cell]) -> Table:
+    """Most of the labels taken away."""
+    return _against_first(found, "Labels taken away", "without a label", "against all labels")
+
+
+def _against_first(found: Mapping[Place, Cell], what: str, point_name: str, apart_name: str) -> Table:
+    """The points by cell, and how far each is from the first of them, paired over cells and seeds."""
     cells = cells_of(found)
     points = list(dict.fromkeys(point for _, _, point in found))
     rows = []
     for point in points:
         here = [found[PLUS, cell, point] for cell in cells]
-        whole = [found[PLUS, cell, points[0]] for cell in cells]
+        first = [found[PLUS, cell, points[0]] for cell in cells]
         means = [cell.mean() for cell in here]
         known = [mean for mean in means if mean is not None]
         mean = f"{sum(known) / len(known):.2f}" if len(known) == len(cells) else ""
-        apart = "–" if point == points[0] and known else _mean_difference(here, whole)
+        apart = "–" if point == points[0] and known else _mean_difference(here, first)
         rows.append([point, *(cell.text() for cell in here), mean, apart])
     return Table(
-        title="Each ingredient taken out alone: test accuracy at the selected epoch, mean ± standard deviation (runs)",
-        columns=["variant", *(cell_name(cell.partition("/")[2]) for cell in cells), "mean", "against all of it"],
+        title=f"{what}: test accuracy at the selected epoch, mean ± standard deviation (runs)",
+        columns=[point_name, *(cell_name(cell.partition("/")[2]) for cell in cells), "mean", apart_name],
         rows=rows,
     )
 

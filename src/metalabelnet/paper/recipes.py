@@ -268,6 +268,18 @@ WHATS: dict[str, What] = {
         vary=lambda point: {"settings": beyond.WITHOUT[point]} if beyond.WITHOUT[point] else {},
         seeds=3,
     ),
+    "beyond-unlabeled": What(
+        summary="metalabelnet-plus without the labels of 36,000 images, feature-dependent noise at 40 %",
+        make=beyond.make,
+        methods=("metalabelnet-plus",),
+        all_methods=("metalabelnet-plus",),
+        cells=beyond.UNLABELED_CELLS,
+        all_cells=beyond.UNLABELED_CELLS,
+        smoke_cells=beyond.UNLABELED_CELLS[:1],
+        points=("0", "36000"),
+        vary=_number("unlabeled"),
+        seeds=2,
+    ),
     "clothing1m": What(
         summary="the Clothing1M table",
         make=clothing1m,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metalabelnet.paper.beyond_tables import ablation_table, beyond_tables
+from metalabelnet.paper.beyond_tables import ablation_table, beyond_tables, unlabeled_table
 from metalabelnet.paper.cells import LAST, SELECTED, Cell, cell_name, cells_of, places
 from metalabelnet.paper.numbers import NUMBERS, paper_number
 from metalabelnet.paper.recipes import TABLE_METHODS, WHATS
@@ -28,6 +28,8 @@ def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
         return beyond_tables(found)
     if name == "beyond-ablation":
         return [ablation_table(found)]
+    if name == "beyond-unlabeled":
+        return [unlabeled_table(found)]
     if name == "fig-curves":
         return [_curves(found)]
     if name == "fig-stability":
