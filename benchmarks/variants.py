@@ -58,6 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
     **{name: (PLUS, settings) for name, settings in beyond.WITHOUT.items() if settings},
+    "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
     "half the rate": (PLUS, {"rate_scale": 2.0}),
     "the schedule's rate": (PLUS, {"rate_scale": 1.0}),
     "twice the rate": (PLUS, {"rate_scale": 8.0}),
