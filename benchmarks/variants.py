@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PLUS = "metalabelnet-plus"
+TAUGHT = {
+    "start": "clean",
+    "features": "warm-up",
+    "prior": 1.0,
+    "beta": 0.001,
+}  # the label net begins with clean samples
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")
 APART = 10_000  # training images that stand in for the test images
 
@@ -58,6 +64,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
     **{name: (PLUS, settings) for name, settings in beyond.WITHOUT.items() if settings},
+    "taught": (PLUS, {**TAUGHT, "given": 0.0}),
+    "taught, half given label": (PLUS, {**TAUGHT, "given": 0.5}),
+    "taught, features of the average": (PLUS, {**TAUGHT, "given": 0.0, "features": "average"}),
     "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
     "half the rate": (PLUS, {"rate_scale": 2.0}),
     "the schedule's rate": (PLUS, {"rate_scale": 1.0}),

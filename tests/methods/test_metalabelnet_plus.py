@@ -275,3 +275,35 @@ def test_warm_up_takes_its_share() -> None:
 def test_a_share_is_a_share(name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
         small_run("metalabelnet-plus", settings={name: 1.5})
+
+
+def test_the_label_net_can_begin_with_what_the_clean_samples_teach() -> None:
+    one = walk(start="clean", given=0.0)
+    method = one.method
+    method.begin_epoch(method.warmup)
+    m, head = method.phase2.m, method.net.get_submodule(method.head)
+    assert torch.equal(m.weight, head.weight)
+    assert torch.equal(m.bias, head.bias)
+    assert torch.equal(m.weight, method.average.net.get_submodule(method.head).weight)
+    clean = one.problem.clean
+    at_random = walk(given=0.0).method
+    at_random.begin_epoch(at_random.warmup)
+    taught, drawn = (
+        float(functional.nll_loss(predict(p.m, p.g(to_input(clean.x, torch.float64))), clean.true))
+        for p in (method.phase2, at_random.phase2)
+    )
+    assert taught < drawn
+
+
+def test_a_run_that_begins_with_the_clean_samples_goes_on_where_it_was() -> None:
+    whole, half = walk(start="clean").go(), walk(start="clean")
+    half.go(len(whole.losses) - 2)
+    rest = walk(start="clean")
+    rest.method.load_state(half.method.state())
+    rest.epoch, rest.step = half.epoch, half.step
+    assert half.losses + rest.go().losses == whole.losses
+
+
+def test_only_a_single_layer_is_fitted_to_the_clean_samples() -> None:
+    with pytest.raises(InputError, match="single layer"):
+        walk(start="clean", labelnet="mlp")

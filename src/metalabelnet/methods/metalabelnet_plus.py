@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch.nn import functional
 
 from metalabelnet.core.losses import soft_cross_entropy
 from metalabelnet.core.memory import Found
+from metalabelnet.core.near import fit_near
 from metalabelnet.core.passes import Theta, forward, measure_statistics, predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.stored import chunk_size, chunks
@@ -35,7 +36,7 @@ from metalabelnet.data.strong import has_strong_view
 from metalabelnet.errors import InputError
 from metalabelnet.methods.generated import Generated, LabelNetSettings
 from metalabelnet.nets.average import Average
-from metalabelnet.seeds import stream_seed
+from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from metalabelnet.core.algorithm import Phase2, SoftLoss
+    from metalabelnet.core.labelnet import LabelNet
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part, Task
 
 Features = Literal["warm-up", "average"]
 Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
+Start = Literal["random", "clean"]
 MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
@@ -67,6 +70,10 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     given: float = field(
         default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
+    start: Start = field(
+        default="random",
+        metadata={"help": "how the label net begins: at random (off), or fitted to the clean samples (clean)"},
+    )
     consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
     step3: Step3 = field(
         default="cross-entropy", metadata={"help": "how θ follows ŷ: cross-entropy to it, or L_c + L_e (paper: off)"}
@@ -84,6 +91,8 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name}={value} is not a share in [0, 1]: {means}")
+        if self.start == "clean" and self.labelnet != "single-layer":
+            raise InputError(f"start=clean fits a single layer: labelnet={self.labelnet} begins at random")
         if self.rate_scale == 0:
             raise InputError("rate_scale=0 leaves nothing to learn with: 1 begins at the schedule's rate")
 
@@ -156,6 +165,24 @@ class MetaLabelNetPlus(Generated):
         super()._build_phase2()
         if self.settings.given:
             self.noise = Found(T=self._noise_matrix())
+        if self.settings.start == "clean":
+            self._fit_to_clean()
+
+    @torch.no_grad()
+    def _fit_to_clean(self) -> None:
+        """Let the label net begin as a layer that the clean samples teach, and the classifiers' last layers with it."""
+        assert self.phase2 is not None
+        clean, dtype = self.task.clean, self.task.dtype
+        nets = [self.net] if self.average is None else [self.net, self.average.net]
+        heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
+        v = torch.cat([self.phase2.g(to_input(x, dtype)) for x in chunks(clean.x)])
+        m = cast("LabelNet", self.phase2.m)
+        before = heads[0].weight, torch.zeros_like(m.bias) if heads[0].bias is None else heads[0].bias
+        weight, bias = fit_near(v, clean.true, *before, generator(self.task.seed, "label net", "folds"))
+        for own_weight, own_bias in [(m.weight, m.bias), *((head.weight, head.bias) for head in heads)]:
+            own_weight.copy_(weight)
+            if own_bias is not None:
+                own_bias.copy_(bias)
 
     @torch.no_grad()
     def _noise_matrix(self) -> Tensor:
