@@ -47,12 +47,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PLUS = "metalabelnet-plus"
-TAUGHT = {
-    "start": "clean",
-    "features": "warm-up",
-    "prior": 1.0,
-    "beta": 0.001,
-}  # the label net begins with clean samples
+TAUGHT = {"start": "clean", "features": "warm-up", "prior": 1.0, "beta": 0.001}  # begin with the clean samples
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")
 APART = 10_000  # training images that stand in for the test images
 
