@@ -14,6 +14,12 @@ __all__ = ["chromium"]
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Whatever a test before has left: on some processors two threads add up in another order than one."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def torchvision() -> ModuleType:
     """torchvision, also where it was built for another torch: it fails on import for want of its compiled operators."""
