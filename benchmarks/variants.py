@@ -196,8 +196,8 @@ def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dic
     todo = []
     smaller = {name: value for name in ("limit", "net") if (value := getattr(args, name))}
     for variant, seed, cell in product(args.variants.split("/"), args.seeds.split(","), args.cells.split(",")):
-        about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs}
-        one = entry(**about, **smaller)
+        about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs, **smaller}
+        one = entry(**about)
         if lack := places.lacks(one):
             print(f"left out: {variant} {cell} needs {lack}", flush=True)
         elif key(about) not in done:
@@ -212,7 +212,7 @@ def key(about: dict[str, Any]) -> tuple[Any, ...]:
     """What tells two runs apart: not the noise, where the method does not read the given labels."""
     method, cell = VARIANTS[about["variant"]][0], about["cell"]
     cell = cell if METHODS[method].reads_given else cell.partition("/")[0]
-    return about["variant"], cell, about["seed"], about["epochs"]
+    return about["variant"], cell, about["seed"], about["epochs"], about.get("limit"), about.get("net")
 
 
 def lines(file: Path) -> list[str]:

@@ -114,6 +114,9 @@ class MetaLabelNetPlus(Generated):
     vague, because it still expects noise. A weight π above 1 keeps a given label from being counted twice: it decides
     where the averaged network is in doubt, and hardly elsewhere.
 
+    With `start` at "clean" the label net does not begin at random: the clean samples, which warm-up has not seen, fit
+    it on the features of warm-up, near the classifier's own last layer, and the classifier takes that layer over.
+
     The result is an epoch of the last third: before that the rate is high, and a few clean samples held out may find
     an early epoch good by chance.
     """
