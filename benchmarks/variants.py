@@ -62,6 +62,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "taught": (PLUS, {**TAUGHT, "given": 0.0}),
     "taught, half given label": (PLUS, {**TAUGHT, "given": 0.5}),
     "taught, features of the average": (PLUS, {**TAUGHT, "given": 0.0, "features": "average"}),
+    "taught, average, half given label": (PLUS, {**TAUGHT, "given": 0.5, "features": "average"}),
+    "taught, losses of the paper": (PLUS, {**TAUGHT, "given": 0.0, "step3": "paper"}),
     "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
     "half the rate": (PLUS, {"rate_scale": 2.0}),
     "the schedule's rate": (PLUS, {"rate_scale": 1.0}),
