@@ -1,18 +1,22 @@
 """A last layer fitted to a few labels that are right, near the layer that is there.
 
-    z = W₀v + b₀   what the layer that is there says of the features v
-    u              the features, each with mean 0 and deviation 1 over the labeled samples
-    s, W, b        the least of the mean cross-entropy of s z + W u + b, plus λ/2 ‖W‖²
-    λ              of DECAYS, beside the layer that is there or without it (s = 0): what says most of each fifth of the
-                   samples when it is fitted to the others
+    u      the features, each with mean 0 and deviation 1 over the labeled samples
+    D      the weight of the layer that is there, as it reads u
+    V, b   the least of the mean cross-entropy of V u + b, plus λ/2 ‖V − sD‖², with the best s
+    λ      of DECAYS, beside the layer that is there or without it (s = 0): what says most of each fifth of the samples
+           when it is fitted to the others
 
 Where the layer is good already the result is that layer, as sure as the samples show it to be right; where it is not,
-the samples speak for themselves. Both are linear in v, and so is what comes out.
+the samples speak for themselves. Both are linear in u, and so is what comes out.
+
+The fits of all fifths, beside the layer and without it, are found at once. The best s takes from V its part along D, so
+that the term is λ/2 ‖PV‖², P across D. The second derivative is nowhere above ½ E[uuᵀ] + λP, for every class (Böhning
+1992): steps by the inverse of that, with Nesterov's momentum, cannot overshoot and need no search.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,65 +27,69 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # from strong to weak: each fit begins where the one before ended
-ITERATIONS = 50
-
-
-class Fit(NamedTuple):
-    """s, W and b."""
-
-    scale: Tensor
-    weight: Tensor
-    bias: Tensor
-
-    def logits(self, u: Tensor, z: Tensor) -> Tensor:
-        """What it says of samples: s z + W u + b."""
-        return self.scale * z + functional.linear(u, self.weight, self.bias)
+ITERATIONS = 60  # along D a few samples set no end to s if all are right: it stays finite by stopping
+LEAST = 1e-9  # of a curvature: what no sample shows stays where it is
 
 
 def fit_near(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
     """Weight and bias of the layer fitted to features v (N, d) and labels y (N,), near these."""
     if len(y) < 2:  # nothing could be left out
         return weight.detach().clone(), bias.detach().clone()
-    v, old_weight, old_bias = v.detach().double(), weight.detach().double(), bias.detach().double()
+    v, old = v.detach().double(), weight.detach().double()
     mean, deviation = v.mean(0), v.std(0, correction=0)
     unit = torch.where(deviation > 1e-6 * deviation.max(), 1 / deviation, 0.0)  # what is constant says nothing
-    u, z = (v - mean) * unit, functional.linear(v, old_weight, old_bias)
-    fold = (torch.randperm(len(y), generator=randomness) % min(FOLDS, len(y))).to(y.device)
-    errors = {beside: _left_out(u, beside * z, y, fold) for beside in (1.0, 0.0)}
-    beside = min(errors, key=lambda beside: float(errors[beside].min()))
-    fits = list(_fits(u, beside * z, y, 1 + int(errors[beside].argmin())))
-    scale, added = beside * fits[-1].scale, fits[-1].weight * unit
-    new_bias = scale * old_bias + fits[-1].bias - added @ mean
-    return (scale * old_weight + added).to(weight), new_bias.to(bias)
+    u = functional.pad((v - mean) * unit, (0, 1), value=1.0)  # the last of them for b
+    along = functional.pad(functional.normalize((old * deviation).flatten(), dim=0).view_as(old), (0, 1))
+    along = torch.stack([along, torch.zeros_like(along)])  # beside the layer that is there, and without it
+    folds = min(FOLDS, len(y))
+    fold = (torch.randperm(len(y), generator=randomness) % folds).to(y.device)
+    apart = functional.one_hot(fold, folds).T.bool().repeat_interleave(2, 0)
+    error = torch.stack(
+        [(_cross_entropy(u, y, fit) * apart).sum(1) for fit in _fits(u, y, ~apart, along.repeat(folds, 1, 1))]
+    )
+    decay, which = divmod(int(error.view(len(DECAYS), folds, 2).sum(1).argmin()), 2)
+    (fit,) = list(_fits(u, y, torch.ones_like(apart[:1]), along[which : which + 1]))[decay]
+    new_weight = fit[:, :-1] * unit
+    return new_weight.to(weight), (fit[:, -1] - new_weight @ mean).to(bias)
 
 
-def _left_out(u: Tensor, z: Tensor, y: Tensor, fold: Tensor) -> Tensor:
-    """For each λ the mean cross-entropy of every sample under the fit without its fold."""
-    total = torch.zeros(len(DECAYS), dtype=u.dtype, device=u.device)
-    for number in range(int(fold.max()) + 1):
-        apart = fold == number
-        for k, fit in enumerate(_fits(u[~apart], z[~apart], y[~apart], len(DECAYS))):
-            total[k] += functional.cross_entropy(fit.logits(u[apart], z[apart]), y[apart], reduction="sum")
-    return total / len(y)
+def _logits(u: Tensor, fit: Tensor) -> Tensor:
+    """What each of the fits (K, C, d) says of the samples: (K, N, C)."""
+    return u @ fit.mT
 
 
-def _fits(u: Tensor, z: Tensor, y: Tensor, count: int) -> Iterator[Fit]:
-    """The fits with the first of DECAYS, one after the other."""
-    classes, width = z.shape[1], u.shape[1]
-    shapes = ((), (classes, width), (classes,))
-    scale, weight, bias = (torch.zeros(shape, dtype=u.dtype, device=u.device, requires_grad=True) for shape in shapes)
-    scale.data.fill_(1)
-    for decay in DECAYS[:count]:
-        step = torch.optim.LBFGS([scale, weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+def _cross_entropy(u: Tensor, y: Tensor, fit: Tensor) -> Tensor:
+    """Of every sample under each of the fits, (K, N)."""
+    return functional.cross_entropy(_logits(u, fit).mT, y.expand(len(fit), -1), reduction="none")
 
-        def loss(step: torch.optim.LBFGS = step, decay: float = decay) -> Tensor:
-            step.zero_grad()
-            value = (
-                functional.cross_entropy(Fit(scale, weight, bias).logits(u, z), y) + decay / 2 * weight.square().sum()
-            )
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
 
-        with torch.enable_grad():
-            step.step(loss)  # type: ignore[no-untyped-call]
-        yield Fit(*(tensor.detach().clone() for tensor in (scale, weight, bias)))
+def _fits(u: Tensor, y: Tensor, seen: Tensor, along: Tensor) -> Iterator[Tensor]:
+    """For each of DECAYS the fits (K, C, d) to the samples that each has seen (K, N), P across `along` (K, C, d)."""
+    share = seen / seen.sum(1, keepdim=True)
+    seconds = (u.mT * share[:, None]) @ u  # E[uuᵀ]
+    free = torch.ones_like(u[0])
+    free[-1] = 0  # b costs nothing
+    true = functional.one_hot(y, along.shape[1]).to(u)
+    fit = torch.zeros_like(along)
+    for decay in DECAYS:
+        inverse = torch.linalg.inv(seconds / 2 + torch.diag(decay * free + LEAST))
+        pulled = along @ inverse
+        loose = decay / (1 - decay * _inner(along, pulled)).clamp_min(LEAST)
+        ahead, momentum = fit, torch.ones_like(seen[:, :1, None], dtype=u.dtype)
+        for _ in range(ITERATIONS):
+            wrong = (_logits(u, ahead).softmax(2) - true) * share[:, :, None]
+            across = (ahead - _inner(along, ahead) * along) * free
+            step = (wrong.mT @ u + decay * across) @ inverse
+            step = step + loose * _inner(along, step) * pulled
+            new = ahead - step
+            back = _inner(step, new - fit) > 0  # the momentum leads uphill: begin anew
+            momentum = torch.where(back, 1.0, momentum)
+            after = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+            ahead = new + torch.where(back, 0.0, (momentum - 1) / after) * (new - fit)
+            fit, momentum = new, after
+        yield fit
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each pair, (K, 1, 1)."""
+    return (a * b).sum((1, 2), keepdim=True)
