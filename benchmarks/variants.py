@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PLUS = "metalabelnet-plus"
-TAUGHT = {"start": "clean", "features": "warm-up", "prior": 1.0, "beta": 0.001}  # begin with the clean samples
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")
 APART = 10_000  # training images that stand in for the test images
 
@@ -59,11 +58,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
     **{name: (PLUS, settings) for name, settings in beyond.WITHOUT.items() if settings},
-    "taught": (PLUS, {**TAUGHT, "given": 0.0}),
-    "taught, half given label": (PLUS, {**TAUGHT, "given": 0.5}),
-    "taught, features of the average": (PLUS, {**TAUGHT, "given": 0.0, "features": "average"}),
-    "taught, average, half given label": (PLUS, {**TAUGHT, "given": 0.5, "features": "average"}),
-    "taught, losses of the paper": (PLUS, {**TAUGHT, "given": 0.0, "step3": "paper"}),
+    "handed over": (PLUS, {"handover": 0.25}),
+    "handed over, no given label": (PLUS, {"handover": 0.25, "given": 0.0}),
+    "handed over, losses of the paper": (PLUS, {"handover": 0.25, "step3": "paper"}),
+    "handed over late": (PLUS, {"handover": 0.5}),
+    "handed over, half given label": (PLUS, {"handover": 0.25, "given": 0.5}),
+    "handed over, prior 1": (PLUS, {"handover": 0.25, "given": 0.3, "prior": 1.0}),
     "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
     "half the rate": (PLUS, {"rate_scale": 2.0}),
     "the schedule's rate": (PLUS, {"rate_scale": 1.0}),

@@ -271,39 +271,48 @@ def test_warm_up_takes_its_share() -> None:
         assert method.labeled_only(taken) is False
 
 
-@pytest.mark.parametrize("name", ["warmup_share", "average"])
+@pytest.mark.parametrize("name", ["warmup_share", "average", "handover"])
 def test_a_share_is_a_share(name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
         small_run("metalabelnet-plus", settings={name: 1.5})
 
 
-def test_the_label_net_can_begin_with_what_the_clean_samples_teach() -> None:
-    one = walk(start="clean", given=0.0)
-    method = one.method
-    method.begin_epoch(method.warmup)
-    m, head = method.phase2.m, method.net.get_submodule(method.head)
-    assert torch.equal(m.weight, head.weight)
-    assert torch.equal(m.bias, head.bias)
-    assert torch.equal(m.weight, method.average.net.get_submodule(method.head).weight)
-    clean = one.problem.clean
-    at_random = walk(given=0.0).method
-    at_random.begin_epoch(at_random.warmup)
-    taught, drawn = (
-        float(functional.nll_loss(predict(p.m, p.g(to_input(clean.x, torch.float64))), clean.true))
-        for p in (method.phase2, at_random.phase2)
+def test_the_clean_samples_fit_the_last_layer_anew_where_phase_2_begins() -> None:
+    one, other = walk(handover=0.5), walk()
+    for each in (one, other):
+        each.method.begin_epoch(each.method.warmup)
+    method, x = one.method, one.problem.clean.x
+    head = method.net.get_submodule(method.head)
+    assert torch.equal(head.weight, method.average.net.get_submodule(method.head).weight)
+    fitted, before = (
+        float(functional.cross_entropy(predict(each.method.net, to_input(x, torch.float64)), one.problem.clean.true))
+        for each in (one, other)
     )
-    assert taught < drawn
+    assert fitted < before
 
 
-def test_a_run_that_begins_with_the_clean_samples_goes_on_where_it_was() -> None:
-    whole, half = walk(start="clean").go(), walk(start="clean")
+def test_soft_labels_are_handed_over_from_what_was_known_at_first() -> None:
+    one = walk(handover=0.5)
+    method, rows = one.method, one.problem.train
+    first, length = method.warmup, 0.5 * (method.epochs - method.warmup)
+    index = rows.given.ge(0).nonzero()[[3, 0, 5], 0]
+    x, given = to_input(rows.x[index], torch.float64), rows.given[index]
+    method.begin_epoch(first)
+    log_r = predict(method.net, x).log_softmax(1)
+    _, q = method.average.ask(x)
+    own = method.settings.prior * q.log_softmax(1) + method.noise.get_buffer("T").clamp_min(1e-6).log().T[given]
+    for epoch in range(first, method.epochs):
+        method.begin_epoch(epoch)
+        rho = max(0.0, 1 - (epoch - first) / length)
+        _, evidence = method._known(x, given, index)
+        torch.testing.assert_close(evidence, rho * log_r + (1 - rho) * own)
+    assert rho == 0
+
+
+def test_a_run_that_is_handed_over_goes_on_where_it_was() -> None:
+    whole, half = walk(handover=1.0).go(), walk(handover=1.0)
     half.go(len(whole.losses) - 2)
-    rest = walk(start="clean")
+    rest = walk(handover=1.0)
     rest.method.load_state(half.method.state())
     rest.epoch, rest.step = half.epoch, half.step
     assert half.losses + rest.go().losses == whole.losses
-
-
-def test_only_a_single_layer_is_fitted_to_the_clean_samples() -> None:
-    with pytest.raises(InputError, match="single layer"):
-        walk(start="clean", labelnet="mlp")

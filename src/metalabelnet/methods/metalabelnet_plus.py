@@ -2,7 +2,8 @@
 
     θ, φ      the weights of the classifier and of the label net
     θ̃         the average of θ over the steps: it predicts, gives the label net its features v, and q = f_θ̃(x)
-    ŷ         the soft labels of a training batch: log ŷ = m_φ(v) + π log q + κ log T_·y, normalised
+    ŷ         the soft labels of a training batch: log ŷ = m_φ(v) + ρ log r + (1 − ρ)(π log q + κ log T_·y), normalised
+    r         what the clean samples have made of warm-up (core/near.py), found once for every row; ρ falls from 1 to 0
     T         the noise matrix: T_cy is the mean over the clean samples of class c of what warm-up has learned to expect
               as their given label (Hendrycks et al. 2018); a sample without a given label y has none of this
     L_y       cross-entropy from ŷ to the prediction, in place of Algorithm 1's L_c + L_e in step 3
@@ -27,7 +28,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.losses import soft_cross_entropy
-from metalabelnet.core.memory import Found
+from metalabelnet.core.memory import Found, Memory
 from metalabelnet.core.near import fit_near
 from metalabelnet.core.passes import Theta, forward, measure_statistics, predict
 from metalabelnet.data.batches import to_input
@@ -44,14 +45,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from metalabelnet.core.algorithm import Phase2, SoftLoss
-    from metalabelnet.core.labelnet import LabelNet
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part, Task
 
 Features = Literal["warm-up", "average"]
 Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
-Start = Literal["random", "clean"]
 MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
@@ -70,9 +69,9 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     given: float = field(
         default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
-    start: Start = field(
-        default="random",
-        metadata={"help": "how the label net begins: at random (off), or fitted to the clean samples (clean)"},
+    handover: float = field(
+        default=0.0,
+        metadata={"help": "share of phase 2 over which ŷ comes from what the clean samples made of warm-up; 0: off"},
     )
     consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
     step3: Step3 = field(
@@ -87,12 +86,11 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
         for name, means in (
             ("warmup_share", "1 takes all of the warm-up"),
             ("average", "0 takes the classifier as it is"),
+            ("handover", "0 begins with the averaged prediction itself"),
         ):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name}={value} is not a share in [0, 1]: {means}")
-        if self.start == "clean" and self.labelnet != "single-layer":
-            raise InputError(f"start=clean fits a single layer: labelnet={self.labelnet} begins at random")
         if self.rate_scale == 0:
             raise InputError("rate_scale=0 leaves nothing to learn with: 1 begins at the schedule's rate")
 
@@ -114,8 +112,9 @@ class MetaLabelNetPlus(Generated):
     vague, because it still expects noise. A weight π above 1 keeps a given label from being counted twice: it decides
     where the averaged network is in doubt, and hardly elsewhere.
 
-    With `start` at "clean" the label net does not begin at random: the clean samples, which warm-up has not seen, fit
-    it on the features of warm-up, near the classifier's own last layer, and the classifier takes that layer over.
+    The clean samples, which warm-up has not seen, fit the classifier's last layer anew at its end, near the one that is
+    there; what the network then says of each row is r. While phase 2 is young the soft labels are made of r, which does
+    not move, so that what warm-up knew is not lost while the classifier learns to do without given labels.
 
     The result is an epoch of the last third: before that the rate is high, and a few clean samples held out may find
     an early epoch good by chance.
@@ -142,6 +141,7 @@ class MetaLabelNetPlus(Generated):
         if s.average or s.prior or s.features == "average":
             self.average = Average(self.net, self.head, s.average)
         self.noise: Found | None = None
+        self.first: Memory | None = None
 
     def rate_at(self, epoch: int) -> float:
         """The schedule's in warm-up; then half a cosine over all epochs, from a higher rate down to nothing."""
@@ -156,6 +156,9 @@ class MetaLabelNetPlus(Generated):
             measure_statistics(self.net, self._some(), seed=stream_seed(self.task.seed, "statistics"))
             self.average.net.load_state_dict(self.net.state_dict())
         super().begin_epoch(epoch)
+        if self.first is not None:
+            past = (epoch - self.warmup) / (self.settings.handover * (self.epochs - self.warmup))
+            self.first["weight"].fill_(max(0.0, 1 - past))
 
     def _some(self) -> Iterator[Tensor]:
         """Training samples from end to end, as they are: enough to know BatchNorm's statistics by."""
@@ -168,24 +171,25 @@ class MetaLabelNetPlus(Generated):
         super()._build_phase2()
         if self.settings.given:
             self.noise = Found(T=self._noise_matrix())
-        if self.settings.start == "clean":
+        if self.settings.handover:
             self._fit_to_clean()
+            log_r = torch.cat([predict(self.net, to_input(x, self.task.dtype)) for x in chunks(self.task.train.x)])
+            self.first = Memory(log_r=log_r.log_softmax(1), weight=torch.ones_like(log_r[0, 0]))
 
     @torch.no_grad()
     def _fit_to_clean(self) -> None:
-        """Let the label net begin as a layer that the clean samples teach, and the classifiers' last layers with it."""
+        """Let the clean samples fit the classifiers' last layer anew, near what warm-up has made of it."""
         assert self.phase2 is not None
         clean, dtype = self.task.clean, self.task.dtype
+        v = torch.cat([self.phase2.g(to_input(x, dtype)) for x in chunks(clean.x)])
         nets = [self.net] if self.average is None else [self.net, self.average.net]
         heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
-        v = torch.cat([self.phase2.g(to_input(x, dtype)) for x in chunks(clean.x)])
-        m = cast("LabelNet", self.phase2.m)
-        before = heads[0].weight, torch.zeros_like(m.bias) if heads[0].bias is None else heads[0].bias
-        weight, bias = fit_near(v, clean.true, *before, generator(self.task.seed, "label net", "folds"))
-        for own_weight, own_bias in [(m.weight, m.bias), *((head.weight, head.bias) for head in heads)]:
-            own_weight.copy_(weight)
-            if own_bias is not None:
-                own_bias.copy_(bias)
+        bias = heads[0].weight.new_zeros(len(heads[0].weight)) if heads[0].bias is None else heads[0].bias
+        fitted = fit_near(v, clean.true, heads[0].weight, bias, generator(self.task.seed, "folds"))
+        for head in heads:
+            head.weight.copy_(fitted[0])
+            if head.bias is not None:
+                head.bias.copy_(fitted[1])
 
     @torch.no_grad()
     def _noise_matrix(self) -> Tensor:
@@ -206,7 +210,7 @@ class MetaLabelNetPlus(Generated):
 
     def _iteration(self, phase2: Phase2, batch: Batch) -> Tensor:
         """One iteration with all that is switched on."""
-        v, evidence = self._known(batch.x, batch.given)
+        v, evidence = self._known(batch.x, batch.given, batch.index)
         return phase2.step(
             batch.x,
             batch.clean_x,
@@ -231,8 +235,8 @@ class MetaLabelNetPlus(Generated):
 
         return loss
 
-    def _known(self, x: Tensor, given: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What makes the soft labels of x: the features, and π log q + κ log T_·y."""
+    def _known(self, x: Tensor, given: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What makes the soft labels of x: the features, and ρ log r + (1 − ρ)(π log q + κ log T_·y)."""
         assert self.phase2 is not None
         s, evidence = self.settings, []
         v = logits = None
@@ -246,20 +250,23 @@ class MetaLabelNetPlus(Generated):
             evidence.append(s.given * labeled * expected.clamp_min(LEAST).log().T[given.clamp_min(0)])
         if v is None or s.features != "average":
             v = self.phase2.g(x)
+        if self.first is not None:
+            weight = self.first["weight"]
+            evidence = [(1 - weight) * known for known in evidence]
+            evidence.append(weight * self.first["log_r"][index])
         return v, torch.stack(evidence).sum(0) if evidence else None
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
         """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
-        if self.phase2 is None or (self.average is None and self.noise is None):
+        if self.phase2 is None or (self.average is None and self.noise is None and self.first is None):
             return super().soft_labels()
-        labels, start = [], 0
+        labels, rows = [], torch.arange(len(self.task.train), device=self.task.train.given.device)
         for x in chunks(self.task.train.x):
-            given = self.task.train.given[start : start + len(x)]
-            v, evidence = self._known(to_input(x, self.task.dtype), given)
+            index, rows = rows[: len(x)], rows[len(x) :]
+            v, evidence = self._known(to_input(x, self.task.dtype), self.task.train.given[index], index)
             generated = predict(self.phase2.m, v)
             labels.append((generated if evidence is None else generated + evidence).softmax(1))
-            start += len(x)
         return torch.cat(labels)
 
     def classifier(self) -> nn.Module:
@@ -275,4 +282,11 @@ class MetaLabelNetPlus(Generated):
                 parts.pop("extractor", None)
         if self.noise is not None:
             parts["noise"] = self.noise
+        if self.first is not None:
+            parts["first"] = self.first
         return parts
+
+    def load_model(self, tensors: dict[str, Tensor]) -> None:
+        """A model that is kept was made by then: nothing is handed over any more."""
+        super().load_model(tensors)
+        self.first = None
