@@ -70,7 +70,7 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
         default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     handover: float = field(
-        default=0.0,
+        default=0.25,
         metadata={"help": "share of phase 2 over which ŷ comes from what the clean samples made of warm-up; 0: off"},
     )
     consistency: float = field(default=1.0, metadata={"help": "w, weight of the loss on the strong view; 0: off"})
