@@ -2,8 +2,8 @@
 
     u      the features, each with mean 0 and deviation 1 over the labeled samples
     D      the weight of the layer that is there, as it reads u
-    V, b   the least of the mean cross-entropy of V u + b, plus λ/2 ‖V − sD‖², with the best s; the labels are counted as
-           right but for one more sample, which could be of any class: of a few that are all right, none is certain
+    V, b   the least of the mean cross-entropy of V u + b, plus λ/2 ‖V − sD‖², with the best s; a label that is right in
+           N cases is counted as one that every class had once besides: where a few are all right, none is certain
     λ      of DECAYS, beside the layer that is there or without it (s = 0): what says most of each fifth of the samples
            when it is fitted to the others
 
@@ -71,7 +71,7 @@ def _fits(u: Tensor, y: Tensor, seen: Tensor, along: Tensor) -> Iterator[Tensor]
     free = torch.ones_like(u[0])
     free[-1] = 0  # b costs nothing
     classes = along.shape[1]
-    true = (functional.one_hot(y, classes) * len(y) + 1 / classes).to(u) / (len(y) + 1)
+    true = (functional.one_hot(y, classes) * len(y) + 1).to(u) / (len(y) + classes)
     fit = torch.zeros_like(along)
     for decay in DECAYS:
         inverse = torch.linalg.inv(seconds / 2 + torch.diag(decay * free + LEAST))
