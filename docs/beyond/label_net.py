@@ -3,14 +3,15 @@
     python docs/beyond/label_net.py         (needs matplotlib and scikit-learn; a minute or two)
 
 One run of `metalabelnet-plus` on `digits` with 100 clean samples, seed 0. A row of a square is a true class, a column
-the class a label speaks for; the label net alone is softmax m_φ(v), without the averaged prediction and the given
-label.
+the class a label speaks for; the label net alone is softmax m_φ(v), without the averaged prediction, the given label
+and what was handed over.
 """
 
 import argparse
 from pathlib import Path
 
 import matplotlib as mpl
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -35,7 +36,8 @@ class Watched(Loop):
         assert isinstance(self.method, MetaLabelNetPlus)
         if self.soft_labels is not None and self.method.phase2 is not None:
             rows = self.problem.train
-            v, _ = self.method._known(to_input(rows.x, self.method.task.dtype), rows.given)  # noqa: SLF001
+            x, index = to_input(rows.x, self.method.task.dtype), torch.arange(len(rows))
+            v, _ = self.method._known(x, rows.given, index)  # noqa: SLF001
             said |= {"soft label": self.soft_labels, "label net alone": predict(self.method.phase2.m, v).exp()}
         self.__dict__.setdefault("said", []).append({name: p.detach() for name, p in said.items()})
 
