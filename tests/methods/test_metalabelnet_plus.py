@@ -14,6 +14,7 @@ from metalabelnet.core.passes import predict, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
+from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from small import Walk, small_problem, small_run
 
@@ -323,3 +324,14 @@ def test_a_run_that_is_handed_over_goes_on_where_it_was() -> None:
     rest.method.load_state(half.method.state())
     rest.epoch, rest.step = half.epoch, half.step
     assert half.losses + rest.go().losses == whole.losses
+
+
+def test_of_many_clean_samples_some_are_enough_to_fit_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked = walk(), []
+    monkeypatch.setattr(plus, "MEASURED", 5)
+    monkeypatch.setattr(plus, "fit_near", lambda v, y, weight, bias, _: (asked.append((v, y)), (weight, bias))[1])
+    one.method.begin_epoch(one.method.warmup)
+    ((v, y),) = asked
+    clean = one.problem.clean
+    assert torch.equal(y, clean.true[torch.arange(5) * len(clean) // 5])
+    assert len(v) == 5

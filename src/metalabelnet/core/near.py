@@ -67,7 +67,7 @@ def _cross_entropy(u: Tensor, y: Tensor, fit: Tensor) -> Tensor:
 def _fits(u: Tensor, y: Tensor, seen: Tensor, along: Tensor) -> Iterator[Tensor]:
     """For each of DECAYS the fits (K, C, d) to the samples that each has seen (K, N), P across `along` (K, C, d)."""
     share = seen / seen.sum(1, keepdim=True)
-    seconds = (u.mT * share[:, None]) @ u  # E[uuᵀ]
+    seconds = torch.stack([u[which].mT @ u[which] / which.sum() for which in seen])  # E[uuᵀ]
     free = torch.ones_like(u[0])
     free[-1] = 0  # b costs nothing
     classes = along.shape[1]

@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 
     from metalabelnet.core.algorithm import Phase2, SoftLoss
     from metalabelnet.data.batches import Batch
+    from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Part, Task
 
 Features = Literal["warm-up", "average"]
 Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
-MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics are known by
+MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics or a last layer are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 
 
@@ -162,10 +163,9 @@ class MetaLabelNetPlus(Generated):
 
     def _some(self) -> Iterator[Tensor]:
         """Training samples from end to end, as they are: enough to know BatchNorm's statistics by."""
-        train, dtype = self.task.train, self.task.dtype
-        count = min(len(train), MEASURED, PASSES * chunk_size(tuple(train.x.shape[1:])))
-        rows = torch.arange(count) * len(train) // count
-        return (to_input(x, dtype) for x in chunks(train.take(rows).x))
+        train = self.task.train
+        some = _spread(train, min(MEASURED, PASSES * chunk_size(tuple(train.x.shape[1:]))))
+        return (to_input(x, self.task.dtype) for x in chunks(some.x))
 
     def _build_phase2(self) -> None:
         super()._build_phase2()
@@ -180,8 +180,8 @@ class MetaLabelNetPlus(Generated):
     def _fit_to_clean(self) -> None:
         """Let the clean samples fit the classifiers' last layer anew, near what warm-up has made of it."""
         assert self.phase2 is not None
-        clean, dtype = self.task.clean, self.task.dtype
-        v = torch.cat([self.phase2.g(to_input(x, dtype)) for x in chunks(clean.x)])
+        clean = _spread(self.task.clean, MEASURED)
+        v = torch.cat([self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(clean.x)])
         nets = [self.net] if self.average is None else [self.net, self.average.net]
         heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
         bias = heads[0].weight.new_zeros(len(heads[0].weight)) if heads[0].bias is None else heads[0].bias
@@ -290,3 +290,9 @@ class MetaLabelNetPlus(Generated):
         """A model that is kept was made by then: nothing is handed over any more."""
         super().load_model(tensors)
         self.first = None
+
+
+def _spread(rows: Rows, most: int) -> Rows:
+    """So many of the rows at most, from end to end."""
+    count = min(len(rows), most)
+    return rows.take(torch.arange(count) * len(rows) // max(count, 1))
