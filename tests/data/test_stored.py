@@ -63,10 +63,10 @@ def test_every_method_learns_the_same_from_disk(method: str, tmp_path: Path) -> 
         assert torch.equal(tensor, there.method.model()[name])
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [("metalabelnet", {}), ("metalabelnet-plus", {"features": "warm-up", "average": 0.0, "prior": 0.0, "given": 0.0})],
-)
+OFF = {"features": "warm-up", "average": 0.0, "prior": 0.0, "given": 0.0, "handover": 0.0}
+
+
+@pytest.mark.parametrize(("method", "settings"), [("metalabelnet", {}), ("metalabelnet-plus", OFF)])
 def test_fixed_features_are_kept_only_where_samples_are(method: str, settings: dict[str, Any], tmp_path: Path) -> None:
     problem, run = small_problem(), small_run(method, epochs=3, warmup=1, settings=settings)
     elsewhere = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
