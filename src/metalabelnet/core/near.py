@@ -17,6 +17,7 @@ that the term is λ/2 ‖PV‖², P across D. The second derivative is nowhere a
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +50,7 @@ def fit_near(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, randomness: tor
         [(_cross_entropy(u, y, fit) * apart).sum(1) for fit in _fits(u, y, ~apart, along.repeat(folds, 1, 1))]
     )
     decay, which = divmod(int(error.view(len(DECAYS), folds, 2).sum(1).argmin()), 2)
-    (fit,) = list(_fits(u, y, torch.ones_like(apart[:1]), along[which : which + 1]))[decay]
+    (fit,) = next(islice(_fits(u, y, torch.ones_like(apart[:1]), along[which : which + 1]), decay, None))
     new_weight = fit[:, :-1] * unit
     return new_weight.to(weight), (fit[:, -1] - new_weight @ mean).to(bias)
 
