@@ -68,6 +68,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "prior 2": (PLUS, {"prior": 2.0}),
     "half given label": (PLUS, {"given": 0.5}),
     "twice the given label": (PLUS, {"given": 2.0}),
+    "thrice the given label": (PLUS, {"given": 3.0}),
     "twice the strong view": (PLUS, {"consistency": 2.0}),
     "0.7 of warm-up": (PLUS, {"warmup_share": 0.7}),
     "three times β": (PLUS, {"beta": 0.03}),
