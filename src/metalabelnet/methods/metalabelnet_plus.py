@@ -68,7 +68,7 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     )
     prior: float = field(default=3.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
     given: float = field(
-        default=1.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
+        default=2.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     handover: float = field(
         default=0.25,
