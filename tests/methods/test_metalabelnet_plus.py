@@ -308,7 +308,8 @@ def test_soft_labels_are_handed_over_from_what_was_known_at_first() -> None:
     method.begin_epoch(first)
     log_r = predict(method.net, x).log_softmax(1)
     _, q = method.average.ask(x)
-    own = method.settings.prior * q.log_softmax(1) + method.noise.get_buffer("T").clamp_min(1e-6).log().T[given]
+    s, log_t = method.settings, method.noise.get_buffer("T").clamp_min(1e-6).log()
+    own = s.prior * q.log_softmax(1) + s.given * log_t.T[given]
     for epoch in range(first, method.epochs):
         method.begin_epoch(epoch)
         rho = max(0.0, 1 - (epoch - first) / length)
