@@ -67,7 +67,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "prior 1": (PLUS, {"prior": 1.0}),
     "prior 2": (PLUS, {"prior": 2.0}),
     "half given label": (PLUS, {"given": 0.5}),
-    "twice the given label": (PLUS, {"given": 2.0}),
+    "the given label once": (PLUS, {"given": 1.0}),
     "thrice the given label": (PLUS, {"given": 3.0}),
     "twice the strong view": (PLUS, {"consistency": 2.0}),
     "0.7 of warm-up": (PLUS, {"warmup_share": 0.7}),
@@ -117,7 +117,9 @@ def main() -> None:
             return
         folder = jobs[number].folder
         if (folder / "summary.json").exists():
-            write(args.results, todo[number][0], json.loads((folder / "summary.json").read_text()))
+            made = json.loads((folder / "run.json").read_text())
+            of = {"device": made["versions"]["device"], "commit": args.commit or made["commit"]}
+            write(args.results, todo[number][0], json.loads((folder / "summary.json").read_text()), of)
         kept = args.results.with_suffix("")
         if (folder / "metrics.jsonl").exists():
             kept.mkdir(parents=True, exist_ok=True)
@@ -170,8 +172,8 @@ def write_idx(file: Path, array: npt.NDArray[np.uint8]) -> None:
     file.write_bytes(bytes((0, 0, 8, array.ndim)) + shape + array.tobytes())
 
 
-def write(results: Path, about: dict[str, Any], summary: dict[str, Any]) -> None:
-    """Add the line of a run that has ended."""
+def write(results: Path, about: dict[str, Any], summary: dict[str, Any], of: dict[str, Any]) -> None:
+    """Add the line of a run that has ended, and what it is of: device and commit."""
     line = about | {
         "method": summary["method"],
         "settings": VARIANTS[about["variant"]][1],
@@ -181,6 +183,7 @@ def write(results: Path, about: dict[str, Any], summary: dict[str, Any]) -> None
         "test_last": summary["test_accuracy_last"],
         "selected_epoch": summary["selected_epoch"],
         "seconds": summary["seconds"],
+        **of,
     }
     text = json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in line.items()})
     print(text, flush=True)
@@ -237,6 +240,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--apart", type=Path, metavar="DIR", help="train and test on training images alone")
     parser.add_argument("--noise-probs", type=Path)
     parser.add_argument("--human-labels", type=Path)
+    parser.add_argument("--commit", metavar="ID", help="the commit to write down where this is no checkout")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype")
     parser.add_argument("--limit", type=int, default=0, help="training samples to use, to try the script itself")
