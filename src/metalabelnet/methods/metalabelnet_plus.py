@@ -109,10 +109,10 @@ class MetaLabelNetPlus(Generated):
     then measured: averaged along with the weights they lag behind, and after a few steps they are those of no network.
 
     T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
-    given labels it would come to trust them more and more. q is vague at first, because it still expects noise: a weight
-    π above 1 makes it as sure as it may be. So is T: two classes that look alike seem to be given each other's labels,
-    and a given label says least where it is needed most. A weight κ above 1 makes up for some of that; below π it
-    decides where the averaged network is in doubt, and hardly elsewhere.
+    given labels it would come to trust them more and more. q is vague at first, because it still expects noise: a
+    weight π above 1 makes it as sure as it may be. So is T: two classes that look alike seem to be given each other's
+    labels, and a given label says least where it is needed most. A weight κ above 1 makes up for some of that; below π
+    it decides where the averaged network is in doubt, and hardly elsewhere.
 
     The clean samples, which warm-up has not seen, fit the classifier's last layer anew at its end, near the one that is
     there; what the network then says of each row is r. While phase 2 is young the soft labels are made of r, which does
