@@ -16,6 +16,7 @@ from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
+from metalabelnet.train.build import build
 from small import Walk, small_problem, small_run
 
 OFF: dict[str, Any] = {
@@ -136,7 +137,7 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         {**OFF, "loss_scale": "sum", "features": "average", "average": 0.9},
         {**OFF, "loss_scale": "sum", "prior": 0.7},
         {**OFF, "loss_scale": "sum", "given": 0.6},
-        {**OFF, "loss_scale": "sum", "handover": 0.5},
+        {**OFF, "loss_scale": "sum", "handover": 0.5, "average": 0.9},
         {**OFF, "loss_scale": "sum", "consistency": 0.8},
         {**OFF, "step3": "cross-entropy"},
         {},
@@ -336,3 +337,51 @@ def test_of_many_clean_samples_some_are_enough_to_fit_a_layer(monkeypatch: pytes
     clean = one.problem.clean
     assert torch.equal(y, clean.true[torch.arange(5) * len(clean) // 5])
     assert len(v) == 5
+
+
+def steep_net(*, bias: bool) -> torch.nn.Module:
+    """Features that nothing normalises, a hundred times too small."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU())
+    with torch.no_grad():
+        net[1].weight.mul_(0.01)
+        net[1].bias.zero_()
+    return net.append(torch.nn.Linear(16, 3, bias=bias))
+
+
+@pytest.mark.parametrize(("bias", "steep"), [(True, 1e-9), (True, 1e9), (False, 1e9)])
+def test_a_layer_that_the_network_cannot_take_over_is_asked_all_the_same(
+    bias: bool, steep: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too steep to learn on from, or with a bias where the network has none: then r alone is of it."""
+    monkeypatch.setattr(plus, "STEEP", steep)
+    run, problem = small_run("metalabelnet-plus"), small_problem()
+    method = build(run, problem, steep_net(bias=bias))
+    before = {name: weight.detach().clone() for name, weight in trainable(method.net).items()}
+    method.begin_epoch(method.warmup)
+    same = all(torch.equal(weight, before[name]) for name, weight in trainable(method.net).items())
+    assert same == (not bias or steep < 1)
+    rows = problem.train
+    right = (method.first["log_r"].argmax(1) == rows.true).double().mean()
+    assert right > 0.9  # the clean samples tell the blobs apart
+    if bias and steep > 1:
+        x = to_input(rows.x, torch.float64)
+        torch.testing.assert_close(method.first["log_r"], predict(method.net, x).log_softmax(1))
+
+
+def test_features_of_no_scale_make_a_layer_too_steep() -> None:
+    method = build(small_run("metalabelnet-plus"), small_problem(), steep_net(bias=True))
+    before = method.net[-1].weight.detach().clone()
+    method.begin_epoch(method.warmup)
+    assert torch.equal(method.net[-1].weight, before)
+
+
+def test_a_model_is_loaded_among_rows_whose_truth_nobody_knows() -> None:
+    one = walk().go()
+    problem = small_problem()
+    unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
+    parts = {"train": unknown, "clean": unknown, "select": unknown, "test": unknown}
+    other = build(one.run, dataclasses.replace(problem, **parts))
+    other.load_model(one.method.model())
+    assert torch.equal(other.noise.T, one.method.noise.T)
+    assert torch.isfinite(other.soft_labels()).all()

@@ -54,6 +54,7 @@ Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
 MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics or a last layer are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
+STEEP = 30.0  # times as large, a fitted layer is none to learn on from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +154,14 @@ class MetaLabelNetPlus(Generated):
 
     def begin_epoch(self, epoch: int) -> None:
         """At the end of warm-up, phase 2 begins from the average, with statistics of its own."""
-        if epoch >= self.warmup and self.phase2 is None and self.average is not None:
+        begins = epoch >= self.warmup and self.phase2 is None
+        if begins and self.average is not None:
             self.net.load_state_dict(self.average.net.state_dict())
             measure_statistics(self.net, self._some(), seed=stream_seed(self.task.seed, "statistics"))
             self.average.net.load_state_dict(self.net.state_dict())
         super().begin_epoch(epoch)
+        if begins:
+            self._ask_clean()
         if self.first is not None:
             past = (epoch - self.warmup) / (self.settings.handover * (self.epochs - self.warmup))
             self.first["weight"].fill_(max(0.0, 1 - past))
@@ -169,28 +173,47 @@ class MetaLabelNetPlus(Generated):
         return (to_input(x, self.task.dtype) for x in chunks(some.x))
 
     def _build_phase2(self) -> None:
+        """Make room for T and r too: what is in it is found when phase 2 begins, or loaded."""
         super()._build_phase2()
+        zeros = self.sgd.rate.new_zeros
+        classes = len(self.task.train.classes)
         if self.settings.given:
-            self.noise = Found(T=self._noise_matrix())
+            self.noise = Found(T=zeros(classes, classes))
         if self.settings.handover:
-            self._fit_to_clean()
-            log_r = torch.cat([predict(self.net, to_input(x, self.task.dtype)) for x in chunks(self.task.train.x)])
-            self.first = Memory(log_r=log_r.log_softmax(1), weight=torch.ones_like(log_r[0, 0]))
+            self.first = Memory(log_r=zeros(len(self.task.train), classes), weight=zeros(()))
 
     @torch.no_grad()
-    def _fit_to_clean(self) -> None:
-        """Let the clean samples fit the classifiers' last layer anew, near what warm-up has made of it."""
-        assert self.phase2 is not None
+    def _ask_clean(self) -> None:
+        """Find T and r, from the network that has just learned given labels and the clean samples it has not seen."""
+        if self.noise is not None:
+            self.noise.get_buffer("T").copy_(self._noise_matrix())
+        if self.first is not None:
+            weight, bias = self._fit_to_clean()
+            log_r = [functional.linear(v, weight, bias).log_softmax(1) for v in self._features_of(self.task.train)]
+            self.first["log_r"].copy_(torch.cat(log_r))
+
+    def _fit_to_clean(self) -> tuple[Tensor, Tensor]:
+        """A last layer fitted to the clean samples, near what warm-up has made of it; the classifiers take it over.
+
+        Unless they have no room for it, because theirs has no bias, or could not learn on from it: features that
+        nothing normalises can be so small that a layer that reads them is too steep.
+        """
         clean = _spread(self.task.clean, MEASURED)
-        v = torch.cat([self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(clean.x)])
+        v = torch.cat(list(self._features_of(clean)))
         nets = [self.net] if self.average is None else [self.net, self.average.net]
         heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
-        bias = heads[0].weight.new_zeros(len(heads[0].weight)) if heads[0].bias is None else heads[0].bias
-        fitted = fit_near(v, clean.true, heads[0].weight, bias, generator(self.task.seed, "folds"))
-        for head in heads:
-            head.weight.copy_(fitted[0])
-            if head.bias is not None:
+        old = heads[0].weight
+        bias = old.new_zeros(len(old)) if heads[0].bias is None else heads[0].bias
+        fitted = fit_near(v, clean.true, old, bias, generator(self.task.seed, "folds"))
+        if heads[0].bias is not None and fitted[0].norm() <= STEEP * old.norm():
+            for head in heads:
+                head.weight.copy_(fitted[0])
                 head.bias.copy_(fitted[1])
+        return fitted
+
+    def _features_of(self, rows: Rows) -> Iterator[Tensor]:
+        assert self.phase2 is not None
+        return (self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(rows.x))
 
     @torch.no_grad()
     def _noise_matrix(self) -> Tensor:
