@@ -136,3 +136,13 @@ def test_anchor_finds_the_matrix_where_every_class_has_a_sure_sample() -> None:
     true, _ = labels(T, uniform(), 3000)
     p = unsure(true, T, 0.15, 5)[0]
     assert (anchor(p) - T).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(("classes", "rare"), [(40, False), (100, False), (2, True)])
+def test_anchors_of_many_classes_and_of_a_rare_one_are_samples_of_their_class(classes: int, rare: bool) -> None:
+    """A percentile that cut off all samples of a class would take its row from another's."""
+    true = (torch.arange(2000) % 50 == 0).long() if rare else torch.arange(4000) % classes
+    T = 0.6 * torch.eye(classes, dtype=torch.float64) + 0.4 / classes
+    doubt = torch.rand(len(true), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 10
+    p = (1 - doubt) * T[true] + doubt / classes
+    torch.testing.assert_close(anchor(p), T, rtol=0, atol=0.1)

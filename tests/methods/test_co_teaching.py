@@ -165,3 +165,9 @@ def test_with_the_true_rate_it_beats_cross_entropy() -> None:
         gains.append(ours["test_accuracy_last"] - plain["test_accuracy_last"])
     gain = torch.tensor(gains)
     assert float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(5), gains
+
+
+def test_a_round_rate_is_kept_to_the_last_digit_in_single_precision() -> None:
+    walk = Walk(small_run("co-teaching", settings={"noise_rate": 0.3}, dtype="float32"), small_problem())
+    walk.method.begin_epoch(walk.method.epochs - 1)
+    assert int((small_loss(torch.arange(10.0), walk.method.share) > 0).sum()) == 7

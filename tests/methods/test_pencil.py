@@ -204,3 +204,13 @@ def test_at_the_published_weight_the_true_class_gains_and_the_given_one_keeps_it
     rows = torch.arange(len(after))
     assert right(after, problem) < right(before, problem) + 0.05
     assert 0.7 < after[rows, problem.train.true].mean() < 0.8
+
+
+@pytest.mark.parametrize("name", ["pencil", "joint-optimization"])
+def test_a_model_has_no_labels_of_other_rows(name: str) -> None:
+    """What the table holds of new rows are their given labels, which the method never learned from."""
+    one = Walk(small_run(name), small_problem()).go()
+    assert one.method.soft_labels() is not None
+    other = Walk(small_run(name), small_problem(wrong=0.5)).method
+    other.load_model(one.method.model())
+    assert other.soft_labels() is None

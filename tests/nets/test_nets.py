@@ -122,3 +122,10 @@ def test_another_network_has_the_same_layers_and_weights_of_its_own() -> None:
     assert not torch.equal(first[0].weight, net[0].weight)
     assert first[1].running_mean.abs().sum() == 0
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_another_network_does_not_keep_the_attention_of_the_first() -> None:
+    net = nn.TransformerEncoderLayer(8, 2, 16)
+    first, again = another(net, seed=1), another(net, seed=1)
+    assert not torch.equal(first.self_attn.in_proj_weight, net.self_attn.in_proj_weight)
+    assert torch.equal(first.self_attn.in_proj_weight, again.self_attn.in_proj_weight)

@@ -18,6 +18,7 @@ from metalabelnet.train import train
 from metalabelnet.train.build import build
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.refitted import refitted
+from small import Walk, small_problem, small_run
 
 
 @pytest.mark.parametrize("chunk", [7, 1024])
@@ -94,3 +95,18 @@ def test_a_network_that_learns_labels_by_heart_is_not_believed(
     assert without["right_after"] <= without["right_before"] == pytest.approx(70)
     assert result.summary["right_after"] > 75
     assert result.summary["suspicion_ap"] > without["suspicion_ap"]
+
+
+@pytest.mark.parametrize(("name", "settings"), [("co-teaching", {}), ("forward", {"transition": "estimated"})])
+def test_while_others_estimate_it_is_of_one_of_them(name: str, settings: dict[str, str]) -> None:
+    walk = Walk(small_run(name, settings=settings), small_problem()).go(1)
+    method, train = walk.method, walk.problem.train
+    assert method.halves is not None
+    before = refitted(method, train, (walk.problem.select,))
+    with torch.no_grad():
+        for weight in method.net.parameters():
+            weight.fill_(0.0)
+    after = refitted(method, train, (walk.problem.select,))
+    assert before is not None
+    assert after is not None
+    assert torch.equal(before[0], after[0])

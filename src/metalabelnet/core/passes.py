@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
@@ -77,10 +78,13 @@ def measure_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) 
     try:
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # the mean over all passes
         net.train()
+        passes = 0
         for x in batches if norms else ():
             if len(x) > 1:  # one sample alone has no spread
+                passes += 1
+                for norm in norms:
+                    norm.momentum = 1 / passes  # the mean over all of them
                 forward(net, x, trainable(net), seed=seed, update_statistics=True)
     finally:
         net.train(mode)
@@ -142,10 +146,16 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 def _statistics(net: nn.Module, *, update: bool) -> Iterator[None]:
     """Keep BatchNorm and InstanceNorm from touching their running statistics, unless asked to."""
     tracking = [] if update else [m for m in net.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    # InstanceNorm in train mode updates whatever statistics it has.
+    hidden = [(m, m.running_mean, m.running_var) for m in tracking if isinstance(m, _InstanceNorm) and m.training]
     for module in tracking:
         module.track_running_stats = False
+    for module, _, _ in hidden:
+        module.running_mean = module.running_var = None
     try:
         yield
     finally:
         for module in tracking:
             module.track_running_stats = True
+        for module, mean, var in hidden:
+            module.running_mean, module.running_var = mean, var

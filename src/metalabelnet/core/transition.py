@@ -81,10 +81,14 @@ def estimated(clean: Tensor, true: Tensor, noisy: Tensor, given: Tensor, steps: 
 def anchor(probabilities: Tensor, percentile: float = 97.0) -> Tensor:
     """Row i is p of the sample with the highest p_i below that percentile of p_i (Patrini et al. 2017).
 
-    The percentile leaves out samples that the network is surer of than noise allows: those it knows by heart.
+    The percentile leaves out samples that the network is surer of than noise allows: those it knows by heart. Of the
+    samples that it takes for class i half are left out at most: with many classes, or a rare one, all would be.
     """
-    rank = math.ceil(percentile / 100 * (len(probabilities) - 1))
-    threshold = probabilities.sort(0).values[rank]
+    n, classes = probabilities.shape
+    taken = torch.bincount(probabilities.argmax(1), minlength=classes)
+    most = math.ceil(percentile / 100 * (n - 1))
+    rank = torch.maximum(n - 1 - taken // 2, torch.full_like(taken, most))
+    threshold = probabilities.sort(0).values.gather(0, rank[None])[0]
     below = torch.where(probabilities < threshold, probabilities, -1.0)
     chosen = torch.where((below >= 0).any(0), below.argmax(0), probabilities.argmax(0))
     return _rows_normalised(probabilities[chosen].double())

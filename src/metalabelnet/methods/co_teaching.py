@@ -128,7 +128,7 @@ class CoTeaching(Method):
     def _start(self, rate: float) -> None:
         """Leave the estimation behind."""
         self.halves = None
-        self.found = Found(noise_rate=torch.tensor(rate, dtype=self.task.dtype, device=self.task.train.x.device))
+        self.found = Found(noise_rate=self.share.new_tensor(rate))
 
     def _noise_rate(self) -> float:
         if self.settings.noise_rate != "auto":
@@ -170,6 +170,10 @@ class CoTeaching(Method):
     def logits(self, x: Tensor) -> Tensor:
         """The logarithm of the two networks' mean probabilities."""
         return super().logits(x) if self.halves is None else self.halves.logits(x)
+
+    def reader(self) -> nn.Module:
+        """One of those that estimate, while they do."""
+        return self.net if self.halves is None else self.halves.nets[0]
 
     def classifier(self) -> nn.Module:
         """Both networks as one."""

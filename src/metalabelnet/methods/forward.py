@@ -25,7 +25,7 @@ from metalabelnet.noise import read_matrix
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Part
@@ -152,6 +152,10 @@ class Forward(Method):
     def logits(self, x: Tensor) -> Tensor:
         """The classifier's logits: p is of the true class, and T has no part in it."""
         return super().logits(x) if self.halves is None else self.halves.logits(x)
+
+    def reader(self) -> nn.Module:
+        """One of those that estimate, while they do."""
+        return self.net if self.halves is None else self.halves.nets[0]
 
     def parts(self) -> dict[str, Part]:
         """In the second stage T, too; before, the networks that estimate it."""

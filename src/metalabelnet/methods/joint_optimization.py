@@ -144,6 +144,7 @@ class JointOptimization(Method):
         self.retraining = False
         self.rows = (given >= 0).nonzero()[:, 0]
         self.labels = SoftLabelTable(given, classes, ONE_HOT, task.dtype)
+        self.labels_learned = True
         self.predictions = Predictions(self.window, len(self.rows), classes, self.labels.logits)
         counts = torch.bincount(given[self.rows], minlength=classes).to(task.dtype)
         self.prior = torch.full_like(counts, 1 / classes) if settings.prior == "uniform" else counts / counts.sum()
@@ -193,9 +194,9 @@ class JointOptimization(Method):
             hard = ONE_HOT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)
             self.labels.logits[self.rows] = mean.log() if self.settings.labels == "soft" else hard
 
-    def soft_labels(self) -> Tensor:
+    def soft_labels(self) -> Tensor | None:
         """The label of every training row; uniform where none was given."""
-        return self.labels.soft_labels()
+        return self.labels.soft_labels() if self.labels_learned else None
 
     def parts(self) -> dict[str, Part]:
         """The first network with the predictions it has made, or the second; the labels in both."""
@@ -210,7 +211,8 @@ class JointOptimization(Method):
         super().load_state(state)
 
     def load_model(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the second network, the only one that is ever a result."""
+        """Take over the second network, the only one that is ever a result; of other rows there are no labels."""
         if not self.retraining:
             self._start_anew()
         super().load_model(tensors)
+        self.labels_learned = False

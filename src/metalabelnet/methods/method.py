@@ -170,6 +170,10 @@ class Method(ABC):
         """The module that predicts: from what a network reads (`to_input`) to logits."""
         return self.net
 
+    def reader(self) -> nn.Module:
+        """A network that has learned from given labels by now, whose features can be asked."""
+        return self.net
+
     def soft_labels(self) -> Tensor | None:
         """The soft label of every training row, where the method has made some."""
         return None

@@ -120,6 +120,7 @@ class Pencil(Method):
         self.fix_from = round(settings.fix_from * self.epochs / 120)
         self.candidates_from = min(self.correct_from, self.epochs - 1)
         self.labels = SoftLabelTable(task.train.given, len(task.train.classes), settings.k, task.dtype)
+        self.labels_learned = True
 
     def rate_at(self, epoch: int) -> float:
         """The schedule's rate; in the last stage that of `last_rate`, with the schedule's drops, where it is set."""
@@ -145,9 +146,14 @@ class Pencil(Method):
         descend(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def soft_labels(self) -> Tensor:
+    def soft_labels(self) -> Tensor | None:
         """ŷ of every training row; uniform where no label was given."""
-        return self.labels.soft_labels()
+        return self.labels.soft_labels() if self.labels_learned else None
+
+    def load_model(self, tensors: dict[str, Tensor]) -> None:
+        """Labels are no part of a model: of other rows there are none."""
+        super().load_model(tensors)
+        self.labels_learned = False
 
     def parts(self) -> dict[str, Part]:
         """The labels have a state too."""

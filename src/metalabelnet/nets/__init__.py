@@ -65,14 +65,14 @@ def auto(shape: tuple[int, ...], kind: str | None = None) -> str:
 def another(net: nn.Module, *, seed: int) -> nn.Module:
     """A network like this one, its weights drawn anew from the seed: for methods that need several.
 
-    Every module with a `reset_parameters` is reset, which is what PyTorch's own layers have. What has none, such as
-    a bare parameter, is copied as it is.
+    Every module with a `reset_parameters` is reset, which is what PyTorch's own layers have; attention has it with an
+    underscore. What has none, such as a bare parameter, is copied as it is.
     """
-    copied = copy.deepcopy(net)
+    copied = copy.deepcopy(net).cpu()  # the seed is of the generator there
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for module in copied.modules():
-            reset = getattr(module, "reset_parameters", None)
+            reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
             if callable(reset):
                 reset()
     return copied

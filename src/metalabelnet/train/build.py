@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -21,13 +22,14 @@ def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
     """The method of a run, with its first network made."""
     device, dtype = problem.train.x.device, run.torch_dtype
     name = problem.net_name(run)
+    untrained = copy.deepcopy(net)  # a method may ask for another network when this one has learned
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
         if net is None:
             made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
         else:
-            made = net if k == 0 else nets.another(net, seed=seed)
+            made = net if k == 0 else nets.another(cast("nn.Module", untrained), seed=seed)
         # Tensor cores read images with the channels last; anything else is reordered again and again.
         layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
         return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]

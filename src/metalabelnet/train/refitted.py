@@ -36,17 +36,18 @@ def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor
     """
     if not method.reads_given or int((train.given >= 0).sum()) < 2:
         return None
+    net = method.reader()
     try:
-        name = find_head(method.net, to_input(train.x[:2], method.task.dtype), len(train.classes), method.task.head)
+        name = find_head(net, to_input(train.x[:2], method.task.dtype), len(train.classes), method.task.head)
     except InputError:
         return None
-    width = int(method.net.get_submodule(name).in_features)  # type: ignore[arg-type]
+    width = int(net.get_submodule(name).in_features)  # type: ignore[arg-type]
     if width > WIDEST:
         return None
 
     def features(x: Samples) -> Iterator[Tensor]:
         for part in chunks(x):
-            yield read_and_given(method.net, name, to_input(part, method.task.dtype))[0]
+            yield read_and_given(net, name, to_input(part, method.task.dtype))[0]
 
     def labeled() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
