@@ -254,6 +254,84 @@ def test_a_column_of_another_kind_than_the_runs(capsys: Capture) -> None:
     assert "--text w: this run was trained on tables, not on texts; leave it out" in said
 
 
+@pytest.mark.parametrize("kind", ["table", "text"])
+def test_bare_numbers_are_not_taken_for_what_a_table_says(kind: str, capsys: Capture, here: Path) -> None:
+    """They have the width that the model takes, and mean something else."""
+    if kind == "table":
+        file = table("t.csv", [[f"{v:.3f}", f"{-v:.3f}"] for v, *_ in rows()], ["v", "w"])
+    else:
+        file = str(write_csv(Path("t.csv"), ["text", "label", "ok"], text_rows(60)))
+    train(file, capsys, "--trusted", "ok")
+    width = RunFolder(here / "run").about()["shape"][0]
+    np.savez(here / "new.npz", x_train=np.full((3, width), 12.0), y_train=np.zeros(3, int))
+    sentence = f"new.npz: this run was trained on {'a table' if kind == 'table' else 'texts'}, wh"
+    for arguments in (["predict", "run", "new.npz"], ["predict", "run", file, "new.npz"]):
+        said = refused([*arguments, "-o", "out.csv"], capsys)
+        assert sentence in said
+        assert said.endswith("give a table (.csv, .tsv, .parquet)")
+        assert not Path("out.csv").exists()
+    said = refused(["labels", "run", "--data", "new.npz"], capsys)
+    assert sentence in said
+    assert said.endswith("give a table to metalabelnet predict run TABLE")
+
+
+def test_a_number_too_large_for_the_network_is_a_broken_cell(capsys: Capture) -> None:
+    cells = [[f"{v:.3f}"] for v, *_ in rows()]
+    train(table("t.csv", cells, ["v"]), capsys, "--trusted", "ok")
+    write_csv(Path("new.csv"), ["v"], [["11.5"], ["1e300"], ["1e29"], ["-1e39"]])
+    said = refused(["predict", "run", "new.csv", "-o", "out.csv"], capsys)
+    assert "sample 1 has '1e300' in the column 'v', too far from its mean 1" in said
+    assert "leave such samples out with --on-error skip" in said
+    assert call(["predict", "run", "new.csv", "-o", "out.csv", "--on-error", "skip"], capsys).code == 0
+    predicted = read_csv(Path("out.csv"))
+    assert [row["id"] for row in predicted] == ["0", "2"]
+    assert all(0 <= float(row["confidence"]) <= 1 for row in predicted)
+    said = refused(["train", table("t.csv", [*cells[:-1], ["1e300"]], ["v"]), "--trusted", "ok", "--out", "x"], capsys)
+    assert "column 'v' has numbers up to 1e+300, too large to be standardised" in said
+
+
+# Test and clean sets that will not do
+
+
+def test_a_test_set_of_another_kind(capsys: Capture, here: Path) -> None:
+    """With classes of the same names, so that nothing else gives it away."""
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    fruit = sorted({name for _, name in truth})
+    same = [[k, fruit[k % 4], int(k % 8 < 4)] for k in range(40)]
+    write_csv(here / "table.csv", ["v", "label", "ok"], same)
+    news = [[row[0], *rest[1:]] for row, rest in zip(text_rows(40), same, strict=True)]
+    write_csv(here / "news.csv", ["text", "label", "ok"], news)
+    np.savez(here / "test.npz", x_train=np.zeros((2, 1)))
+    for data, test, says in (
+        ("table.csv --trusted ok", "photos", "--test photos: holds images, the training data rows of features"),
+        ("news.csv --trusted ok", "photos", "--test photos: holds images, the training data texts"),
+        ("photos --meta checked.csv", "table.csv", "table.csv: holds rows of features, the training data images"),
+        ("photos --meta checked.csv", "news.csv", "--test news.csv: holds texts, the training data images"),
+        ("table.csv --trusted ok", "news.csv", "news.csv: unknown column 'v'"),
+        ("table.csv --trusted ok", "test.npz", "test.npz: a test set is a folder of images, or a table .csv"),
+        ("table.csv --trusted ok", "nowhere", "nowhere: there is no such file"),
+    ):
+        assert says in refused(["train", *data.split(), "--test", test, "--out", "run"], capsys)
+
+
+def test_a_clean_set_that_is_not_there(capsys: Capture, here: Path) -> None:
+    photos(here / "photos")
+    said = refused(["train", "photos", "--meta", "cheked/"], capsys)
+    assert "cheked does not exist: a clean set is a number, a folder, or a table .csv" in said
+    (here / "list.txt").write_text("1\n")
+    assert "list.txt: a clean set is a number, a folder" in refused(["train", "photos", "--meta", "list.txt"], capsys)
+
+
+def test_one_row_to_train_on_is_not_enough(capsys: Capture, here: Path) -> None:
+    made = [[k, "ab"[k % 2], int(k < 4)] for k in range(6)]
+    write_csv(here / "few.csv", ["v", "label", "ok"], made[:5])
+    said = refused(["train", "few.csv", "--trusted", "ok", "--out", "run"], capsys)
+    assert said.endswith("one training row has a label: the classifier's first epochs need two or more")
+    write_csv(here / "few.csv", ["v", "label", "ok"], made)
+    train("few.csv", capsys, "--trusted", "ok")
+
+
 # What is said
 
 

@@ -102,6 +102,24 @@ def test_a_table_goes_to_onnx(here: Path, capsys: Capture) -> None:
     assert "(value − mean) / deviation" in about["preprocessing"]
 
 
+def test_images_in_float64_go_to_onnx_in_float32_and_a_link_stays_one(here: Path, capsys: Capture) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
+    write_npz(here / "images.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    done(f"train images.npz --meta 12 --method cross-entropy --dtype float64 {QUICK} --out run", capsys)
+    (here / "real.onnx").write_text("old")
+    (here / "model.onnx").symlink_to("real.onnx")
+    _, p = exported(here, x[:5, None], capsys)
+    assert (here / "model.onnx").is_symlink()
+    assert p.dtype == np.float32
+    assert np.abs(p - Predictor(here / "run").probabilities(torch.from_numpy(x[:5, None])).numpy()).max() < 1e-4
+
+
+def test_where_no_file_can_be_written_nothing_is_exported(here: Path, capsys: Capture) -> None:
+    assert ". is a folder: name a file to write" in refused("export run --onnx .", capsys)
+    assert "there is no folder no/such" in refused("export run --onnx no/such/model.onnx", capsys)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_to_onnx(method: str, here: Path, capsys: Capture) -> None:

@@ -8,17 +8,20 @@ import re
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from files import QUICK, TABLE, table_rows, write_csv
 from shell import TINY, call
 from tiny import BASIC, CLASSES, outcome, samples, snapshot, write_npz
 
 from metalabelnet.cli.by_heart import by_heart
+from metalabelnet.cli.curves import draw_curves
 from metalabelnet.data.rows import make_rows
-from metalabelnet.train import RunFolder
+from metalabelnet.train import RunFolder, recipe
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem
 
@@ -145,6 +148,60 @@ def test_compare_shows_what_it_has_when_a_run_diverges(capsys: Capture, here: Pa
     assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_compare_shows_what_it_has_when_a_run_is_refused(jobs: str, capsys: Capture, here: Path) -> None:
+    write_csv(here / "table.csv", TABLE, table_rows(60))
+    arguments = f"compare table.csv --trusted checked --methods forward,cross-entropy --seeds 1 --jobs {jobs} {QUICK}"
+    said = call([*arguments.split(), "--set", "forward.transition=counted", "--out", "o"], capsys)
+    assert said.code == 1
+    rows = [line.split() for line in said.out.splitlines()[3:5]]
+    assert rows[0][:2] == ["forward", "–"]
+    assert rows[1][0] == "cross-entropy"
+    assert rows[1][1] != "–"
+    assert said.err.splitlines()[-1].startswith("metalabelnet: o/forward-seed0: ")
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("digits --rate 1e30 --epochs 2 --warmup 1", ["cross-entropy", "fine-tune"]),
+        ("table.csv --trusted checked --set forward.transition=counted", ["forward"]),
+    ],
+    ids=["diverged", "refused"],
+)
+def test_compare_without_any_result_draws_no_picture_and_says_why(
+    more: str, names: list[str], capsys: Capture, here: Path
+) -> None:
+    write_csv(here / "table.csv", TABLE, table_rows(60))
+    arguments = f"compare {more} --methods {','.join(names)} --seeds 1 --jobs 1 --device cpu --out o"
+    said = call(arguments.split(), capsys)
+    assert said.code == 1
+    for name in names:
+        assert f"o/{name}-seed0: " in said.err.splitlines()[-1]
+    assert not (here / "o" / "curves.png").exists()
+    assert "Traceback" not in said.err
+
+
+def test_without_a_test_part_the_picture_is_of_the_clean_samples(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    seen: dict[str, object] = {}
+    plot, put = axes.plot, axes.set
+    monkeypatch.setattr(axes, "plot", lambda a, x, y, **how: seen.update(y=y.tolist()) or plot(a, x, y, **how))
+    monkeypatch.setattr(axes, "set", lambda a, **how: seen.update(how) or put(a, **how))
+    for test, label in (
+        ([None, None], "accuracy on held-out clean samples (%)"),
+        ([7, 8], "accuracy on test samples (%)"),
+    ):
+        history = [{"test_accuracy": test[k], "meta_accuracy": 50.0 + k} for k in range(2)]
+        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", meta=0), history)])
+        assert seen["ylabel"] == label
+        assert seen["y"] == ([50, 51] if test[0] is None else test)
+        assert str(seen["title"]).endswith(", all clean")
+
+
 def test_compare_without_matplotlib_says_that_there_is_no_picture(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +233,39 @@ def test_labels_gives_the_table_of_the_run(run: Path, capsys: Capture, here: Pat
     assert said.out == "62 rows written to mine.csv\n"
     assert (here / "mine.csv").read_bytes() == table.encode()
     assert {row["label"] for row in read(table)} <= set(CLASSES)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda _: b"",
+        lambda table: table.splitlines()[0],
+        lambda table: table[: table.rindex(b",0.") - 12],
+        lambda t: b"\xff",
+    ],
+    ids=["empty", "header", "cut", "not text"],
+)
+@pytest.mark.parametrize("more", [[], ["--suspects"]])
+def test_a_label_table_that_is_not_whole_is_named(
+    cut: Callable[[bytes], bytes], more: list[str], run: Path, capsys: Capture
+) -> None:
+    file = run / "labels.csv"
+    file.write_bytes(cut(file.read_bytes()))
+    said = call(["labels", "run", *more], capsys)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert "run/labels.csv " in said.err
+
+
+@pytest.mark.parametrize("content", ['{"method": ', "{}"])
+def test_a_damaged_summary_is_one_line_in_every_command(content: str, run: Path, capsys: Capture) -> None:
+    (run / "summary.json").write_text(content)
+    for words in (["labels", "run"], ["predict", "run", "small.npz"], ["report", "run"], ["review", "run"]):
+        said = call(words, capsys)
+        assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), words
+        assert "run/summary.json " in said.err
+    said = call(["train", "small.npz", *TINY.split(), "--out", "run", "--resume"], capsys)
+    assert said.code == 2
+    assert "run/summary.json " in said.err.splitlines()[-1]
 
 
 def test_labels_for_data_never_seen(run: Path, capsys: Capture, here: Path) -> None:

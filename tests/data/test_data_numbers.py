@@ -83,3 +83,16 @@ def test_names_are_no_numbers() -> None:
     assert columns.is_name(names)
     with pytest.raises(InputError, match="column 'ticket' has 80 different texts in 80 rows"):
         Table.fit(["ticket"], [[name] for name in names])
+
+
+@pytest.mark.parametrize("cell", ["1e300", "-1e39", "1e308"])
+def test_a_number_that_overflows_once_standardised_is_an_error_of_its_row(cell: str) -> None:
+    table = Table.fit(["v"], [["1.5"], ["2.5"], ["2"]])
+    good, bad = table.encode([["2"], [cell]])
+    assert not isinstance(good, str)
+    assert bad == f"has '{cell}' in the column 'v', too far from its mean 2"
+
+
+def test_numbers_too_large_to_be_standardised_are_refused() -> None:
+    with pytest.raises(InputError, match=r"column 'v' has numbers up to 1e\+300, too large to be standardised"):
+        Table.fit(["v"], [["1"], ["2"], ["1e300"]])

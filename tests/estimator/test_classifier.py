@@ -65,6 +65,9 @@ def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
     assert not np.array_equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())
     assert np.array_equal(numpy_before, np.random.get_state()[1])  # noqa: NPY002
+    for kind in (np.random.RandomState, np.random.default_rng):
+        one, two = (quick(random_state=kind(1), epochs=2).fit(data.X, data.y, data.trusted) for _ in range(2))
+        assert np.array_equal(one.predict_proba(data.X), two.predict_proba(data.X))
     unseeded = quick(random_state=None, epochs=2)
     assert not np.array_equal(*(unseeded.fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)))
 
@@ -211,6 +214,8 @@ def test_what_is_refused() -> None:
                                                          "trusted": d.trusted | (np.arange(160) == 3)})  # fmt: skip
     refused("no sample has a label", lambda d: {"y": np.full(160, -1)})
     refused("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
+    refused("labels are of the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
+    refused("labels are of the type bytes: give all as text", lambda d: {"y": np.array([b"a", b"b"] * 80, object)})
     refused("did you mean 'metalabelnet'", method="metalabelnets")
     refused("did you mean 'beta'", settings={"betta": 1.0})
     refused("epochs='many': give a whole number", epochs="many")
@@ -219,6 +224,7 @@ def test_what_is_refused() -> None:
     refused("rate='fast': give a number", rate="fast")
     refused("give the method's settings by name", settings=["beta"])
     refused("too large to be standardised", lambda d: {"X": d.X * 1e200})
+    refused(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
     refused("net=3: give auto", net=3)
     refused("makes int, not an nn.Module", net=lambda shape, classes: 3)
     refused("the network cannot read a batch of shape", net=Own(4, 3))
@@ -226,6 +232,18 @@ def test_what_is_refused() -> None:
     refused("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
     refused("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
     refused("is for images, and these are none", augment="crop")
+
+
+def test_numbers_too_large_to_predict_by_are_refused() -> None:
+    data = blobs()
+    clf = quick(epochs=2).fit(data.X, data.y, trusted=data.trusted)
+    with pytest.raises(InputError, match=r"X has numbers up to 1e\+300, too large for single precision: scale"):
+        clf.predict_proba(np.where(np.arange(5) == 2, 1e300, data.X_test))
+    pictures = images()
+    x = pictures.X / 255.0
+    clf = quick(epochs=2).fit(x, pictures.y, trusted=pictures.trusted)
+    with pytest.raises(InputError, match="too large for single precision"):
+        clf.predict(x[:4] * 1e300)
 
 
 def test_numbers_beside_gaps() -> None:

@@ -183,6 +183,9 @@ def test_nothing_is_downloaded(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("confusion.json", "{", "confusion.json is not what a run of this program writes"),
         ("confusion.json", '{"part": "test", "counts": [[0, 9, 1]]}', "has a class beyond the 2 of the run"),
         ("summary.json", None, "the run is not finished"),
+        ("summary.json", '{"method": "cross', "summary.json cannot be read"),
+        ("summary.json", "{}", "summary.json is not what a run of this program writes"),
+        ("metrics.jsonl", '{"epoch": 0, "lo', "metrics.jsonl cannot be read"),
     ],
 )
 def test_a_damaged_folder_is_one_line(here: Path, capsys: Capture, file: str, content: str | None, said: str) -> None:
@@ -208,6 +211,13 @@ def test_the_command(here: Path, capsys: Capture) -> None:
     assert "Test accuracy 76.54 %" in made.text
     assert call(["report", "run", "-o", "no/such/page.html"], capsys).code == 2
     assert call(["report", "nothing"], capsys).code == 2
+    said = call(["report", "run", "-o", "."], capsys)
+    assert (said.code, said.err) == (2, "metalabelnet: . is a folder: name a file to write\n")
+    (here / "link.html").symlink_to("page.html")
+    (here / "page.html").write_text("old")
+    assert call(["report", "run", "-o", "link.html"], capsys).code == 0
+    assert (here / "link.html").is_symlink()
+    assert "Test accuracy 76.54 %" in Page((here / "page.html").read_text(encoding="utf-8")).text
     with pytest.raises(InputError, match="one run folder"):
         make_report([])
 

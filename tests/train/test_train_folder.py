@@ -106,6 +106,24 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["summary", "metrics"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"epoch": 0', "cannot be read"),
+        ("{}", "is not what a run of this program writes"),
+        ("[1]", "is not what a run of this program writes"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_named(name: str, content: str | bytes, says: str, tmp_path: Path) -> None:
+    file = tmp_path / {"summary": "summary.json", "metrics": "metrics.jsonl"}[name]
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=f"{file} {says}") as error:
+        getattr(RunFolder(tmp_path), name)()
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -137,7 +155,8 @@ def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
     assert about["classes"] == ["a", 'b, "c"', "ü – 文"]
     assert about["shape"] == [4]
     assert about["versions"]["torch"] == torch.__version__
-    assert set(about) == {"run", "method_settings", "classes", "shape", "own_net", "versions", "commit"}
+    known = {"run", "method_settings", "classes", "shape", "own_net", "data_digest", "versions", "commit"}
+    assert set(about) == known
 
 
 def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:

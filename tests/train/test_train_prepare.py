@@ -145,6 +145,10 @@ def test_nothing_labeled_is_refused(tmp_path: Path) -> None:
     file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_meta=x, y_meta=y)
     with pytest.raises(InputError, match="no training row has a label"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
+    few = np.where(np.arange(80) < 1, 0, -1)
+    file = write_npz(tmp_path / "one.npz", y_train=few, x_meta=x, y_meta=y)
+    with pytest.raises(InputError, match="one training row has a label: the classifier's first epochs need two"):
+        prepare(tiny_run(file, noise="none", unlabeled=0))
 
 
 def test_augmentation_of_a_table_is_refused(data: Path) -> None:

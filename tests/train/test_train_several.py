@@ -62,6 +62,22 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -
     assert second.failure is None
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job], workers: int) -> None:
+    wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
+    first, second = train_all([wrong, jobs[1]], workers=workers, go_on=True)
+    assert first.summary is None
+    assert "no_such_net" in str(first.failure)
+    assert second.summary is not None
+    assert not wrong.folder.exists()
+
+
+def test_a_run_that_is_refused_ends_all_where_nothing_is_said(jobs: list[Job]) -> None:
+    wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
+    with pytest.raises(InputError, match="no_such_net"):
+        train_all([wrong, jobs[1]])
+
+
 def test_when_asked_to_stop_no_further_run_begins(jobs: list[Job]) -> None:
     asked = False
     told: list[tuple[int, Progress | None]] = []

@@ -8,6 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from metalabelnet.cli.output import never_fail_to_print
 from metalabelnet.cli.parser import make_parser
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, Stopped
@@ -21,12 +22,18 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; give its exit code: 0 done, 1 the run failed, 2 wrong input, 130 stopped."""
+    never_fail_to_print()
     args = make_parser().parse_args(arguments)
     warnings.showwarning = _show_warning
     try:
         args.command(args)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UnicodeEncodeError as error:
+        if error.encoding == "utf-8":
+            raise
+        lost = error.object[error.start : error.end][:20]
+        return _say(f"{lost!r} cannot be written in {error.encoding}: name a file with -o, or use a UTF-8 terminal", 2)
     except InputError as error:
         return _say(str(error), 2)
     except OSError as error:  # a full disk, a folder that cannot be written

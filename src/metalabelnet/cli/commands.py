@@ -7,7 +7,6 @@ import dataclasses
 import math
 import os
 import signal
-import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_type_hints
@@ -19,7 +18,7 @@ from metalabelnet.cli.arguments import run_from
 from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.formats import FORMATS, choose, read_table
-from metalabelnet.cli.output import check_folder, whole
+from metalabelnet.cli.output import check_folder, for_data, whole
 from metalabelnet.data import DATASETS
 from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError, unknown
@@ -109,6 +108,7 @@ def compare(args: argparse.Namespace) -> None:
             readings=readings,
             on_progress=lambda n, p: progress.update(n, jobs[n].folder.name, p),
             stop=stop,
+            go_on=True,
         )
     comparison.show(console, out, jobs, outcomes)
 
@@ -120,7 +120,7 @@ def labels(args: argparse.Namespace) -> None:
         raise unknown("format", args.format, FORMATS)
     if args.data is None:
         files.summary()  # refuses what is not a finished run
-        text = (files.path / "labels.csv").read_text(encoding="utf-8")
+        text = _label_table(files.path / "labels.csv")
     else:
         text = relabel(args.run, args.data, args.data_dir).to_csv()
     rows = read_table(text)
@@ -132,12 +132,26 @@ def labels(args: argparse.Namespace) -> None:
     if chosen is not rows or args.format != "csv":
         text = FORMATS[args.format](chosen, list(rows[0]), files.about()["classes"])
     if args.output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        out = for_data()
+        out.write(text)
+        out.flush()
     else:
-        with whole(args.output) as out:
-            out.write(text)
+        with whole(args.output) as file:
+            file.write(text)
         print(f"{len(chosen)} rows written to {args.output}")
+
+
+def _label_table(file: Path) -> str:
+    """The label table of a run; refuses one that is cut off."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        rows = read_table(text)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
+    columns = {"index", "id", "given", "label", "confidence", "suspect"}
+    if not rows or not rows[0].keys() >= columns or None in rows[-1].values():
+        raise InputError(f"{file} is not a whole label table: copy the run folder again, or train again")
+    return text
 
 
 def predict(args: argparse.Namespace) -> None:
@@ -151,7 +165,7 @@ def predict(args: argparse.Namespace) -> None:
     what = args.input[0] if len(args.input) == 1 else f"{len(args.input)} inputs"
     with ExitStack() as opened:
         bars = opened.enter_context(console.progress())
-        out = sys.stdout if args.output is None else opened.enter_context(whole(args.output))
+        out = for_data() if args.output is None else opened.enter_context(whole(args.output))
         writer = csv.writer(out, lineterminator="\n")
         count = 0
 
@@ -163,6 +177,8 @@ def predict(args: argparse.Namespace) -> None:
                 [row] if count else [predictor.header(), row]
             )  # nothing where the first sample is an error
             count += 1
+        if not count:
+            writer.writerow(predictor.header())
         out.flush()
     if failures:
         console.say(f"{len(failures)} samples left out: {'; '.join(failures[:5])}{' …' if len(failures) > 5 else ''}")
@@ -172,6 +188,7 @@ def predict(args: argparse.Namespace) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Write a run's model for other programs."""
+    check_folder(args.onnx)
     difference = to_onnx(args.run, args.onnx, net=args.net)
     print(f"{args.onnx} written; probabilities differ from torch by {difference:.1g} at most")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def show_summary(console: Console, files: RunFolder) -> None:
     """The result of one run, and where it is."""
     s = files.summary()
-    labeled = s["samples"]["train"] - s["unlabeled"]
+    labeled = s["samples"]["train"] - s.get("unlabeled", 0)
     count = s["samples"]["select"]
     low, high = wilson(s["meta_accuracy"], count)
     of = f"{_percent(s['meta_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
@@ -43,10 +43,10 @@ def show_summary(console: Console, files: RunFolder) -> None:
             ["per class", _classes(s["meta_class_accuracy"])],
             ["calibration error", f"{_percent(s['meta_ece'])} before calibrating on them"],
         ]
-    if s["right_after"] is not None:
+    if s.get("right_after") is not None:
         rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])
-    suspects = f"{s['suspects']} of {labeled} given labels"
-    if s["suspicion_ap"] is not None and s["suspicion_auroc"] is not None:
+    suspects = f"{s.get('suspects', '–')} of {labeled} given labels"
+    if s.get("suspicion_ap") is not None and s.get("suspicion_auroc") is not None:
         suspects += f"; suspicion has AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
     rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
@@ -88,14 +88,15 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
     for method, settings in {job.run.method: job.run.settings for job in jobs if job.run.settings}.items():
         console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
     advice = _advice(jobs, outcomes)
-    (out / "table.txt").write_text(aligned(columns, rows) + "\n")
-    curves = {job.folder: RunFolder(job.folder).metrics() for job in jobs}
-    try:
-        picture = out / "curves.png"
-        draw_curves(picture, [(job.run, curves[job.folder]) for job in jobs if curves[job.folder]])
-        console.print(f"learning curves: {picture}")
-    except InputError as error:  # matplotlib is an extra: a table without a picture is still a table
-        console.say(f"no picture: {error}")
+    out.mkdir(parents=True, exist_ok=True)  # where all runs are refused, nobody has made it
+    (out / "table.txt").write_text(aligned(columns, rows) + "\n", encoding="utf-8")
+    if lines := [(job.run, history) for job in jobs if (history := RunFolder(job.folder).metrics())]:
+        try:
+            picture = out / "curves.png"
+            draw_curves(picture, lines)
+            console.print(f"learning curves: {picture}")
+        except InputError as error:  # matplotlib is an extra: a table without a picture is still a table
+            console.say(f"no picture: {error}")
     console.print(f"run folders: {out}/METHOD-seedN")
     if advice:
         console.print(f"\n{textwrap.fill(advice, 100)}")
@@ -107,10 +108,12 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
 def _advice(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
     """The recommendation, from the runs that came to their end."""
     summaries: dict[str, dict[int, dict[str, Any]]] = {}
+    classes = 0
     for job, outcome in zip(jobs, outcomes, strict=True):
         if outcome.summary:
             summaries.setdefault(job.run.method, {})[job.run.seed] = outcome.summary
-    return recommend(summaries, len(RunFolder(jobs[0].folder).about()["classes"])) if summaries else ""
+            classes = len(RunFolder(job.folder).about()["classes"])
+    return recommend(summaries, classes) if summaries else ""
 
 
 def _percent(value: float | None) -> str:

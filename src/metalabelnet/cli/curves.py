@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 def draw_curves(path: Path, runs: Sequence[tuple[Run, list[dict[str, Any]]]]) -> None:
-    """Test accuracy by epoch, a line a method: the mean over seeds, with the range between them shaded."""
+    """Accuracy by epoch, a line a method: the mean over seeds, with the range between them shaded.
+
+    That on test samples, or on the held-out clean ones where there is no test part.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise missing_package("matplotlib", "plot", "a picture of the learning curves") from None
+    tested = any(line["test_accuracy"] is not None for _, history in runs for line in history)
+    key, what = ("test_accuracy", "test") if tested else ("meta_accuracy", "held-out clean")
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for method in dict.fromkeys(run.method for run, _ in runs):
-        lines = [[m["test_accuracy"] for m in history] for run, history in runs if run.method == method]
+        lines = [[m[key] for m in history] for run, history in runs if run.method == method]
         shortest = min(map(len, lines))
         values = np.array([line[:shortest] for line in lines], dtype=float)
         epochs = np.arange(1, shortest + 1)
@@ -37,7 +42,8 @@ def draw_curves(path: Path, runs: Sequence[tuple[Run, list[dict[str, Any]]]]) ->
         axes.annotate(
             " warm-up ends", (first.warmup, 0.02), xycoords=("data", "axes fraction"), color="grey", fontsize=8
         )
-    axes.set(xlabel="epoch", ylabel="test accuracy (%)", title=f"{first.data}, noise {first.noise}, {first.meta} clean")
+    title = f"{first.data}, noise {first.noise}, {first.meta or 'all'} clean"
+    axes.set(xlabel="epoch", ylabel=f"accuracy on {what} samples (%)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -10,6 +12,19 @@ from metalabelnet.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+def never_fail_to_print() -> None:
+    """Let a character that standard output does not know become a question mark (standard error has such a way)."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
+def for_data() -> TextIO:
+    """Standard output for data, where a question mark would be another value: there it is an error again."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "replace":
+        sys.stdout.reconfigure(errors="strict")
+    return sys.stdout
 
 
 def check_folder(path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
+from metalabelnet.cli.output import check_folder, whole
 from metalabelnet.report import make_report
-from metalabelnet.train.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     import argparse
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def report(args: argparse.Namespace) -> None:
     """Write the page, and say how large it is."""
+    check_folder(args.output)
     console = Console()
-    content = make_report(args.runs, console.say).encode()
-    write_atomically(args.output, content)
-    console.print(f"{args.output} written ({len(content) / 1e6:.2f} MB)")
+    content = make_report(args.runs, console.say)
+    with whole(args.output) as out:
+        out.write(content)
+    console.print(f"{args.output} written ({len(content.encode()) / 1e6:.2f} MB)")

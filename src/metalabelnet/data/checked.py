@@ -96,7 +96,8 @@ def _from_folder(folder: Path, data: Listing) -> list[Clean]:
 
 def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
     if not sheet.is_sheet(file):
-        raise InputError(f"{file}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
+        gone = "" if file.exists() else " does not exist"
+        raise InputError(f"{file}{gone}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
     names = sheet.header(file)
     label = _label_column(file, names, found)
     if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 FEW = 20  # different texts may be a category, however few rows there are
+FARTHEST = 1e30  # deviations from the mean; single precision ends at 3e38, and a network multiplies
 MOST_VALUES = 100  # of a category; rarer ones are all zeros, like a value that was never seen
 
 
@@ -100,6 +101,11 @@ def _fit(name: str, cells: Sequence[str]) -> dict[str, Any]:
     if not torch.isfinite(values).all():
         raise InputError(f"column {name!r} has an infinite value; fill it in or leave the column out with --features")
     mean, deviation = float(values.mean()), float(values.std(correction=0))
+    if not math.isfinite(deviation):
+        raise InputError(
+            f"column {name!r} has numbers up to {float(values.abs().max()):g}, too large to be standardised; repair "
+            "them or leave the column out with --features"
+        )
     part = {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(said) < len(cells)}
     return part if form == PLAIN else part | {"form": form}
 
@@ -111,7 +117,10 @@ def _encode(part: dict[str, Any], cell: str) -> list[float]:
     value = part["mean"] if missing else number(cell, part.get("form", PLAIN))
     if value is None or not math.isfinite(value):
         raise InputError(f"has {cell[:40]!r} in the column {part['name']!r} of numbers")
-    return [(value - part["mean"]) / part["deviation"], *([float(missing)] if part["gaps"] else [])]
+    scaled = (value - part["mean"]) / part["deviation"]
+    if abs(scaled) > FARTHEST:
+        raise InputError(f"has {cell[:40]!r} in the column {part['name']!r}, too far from its mean {part['mean']:g}")
+    return [scaled, *([float(missing)] if part["gaps"] else [])]
 
 
 def _width(part: dict[str, Any]) -> int:

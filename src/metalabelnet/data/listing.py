@@ -152,10 +152,9 @@ def _whole(*parts: list[str]) -> list[list[str]]:
 def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, needs_label: bool = True) -> Columns:
     """Which columns hold what: as asked, and guessed where nothing was asked and it is clear."""
     names = sheet.header(path)
-    for name in (asked.label, asked.id, asked.trusted, asked.truth, *asked.samples, *(features or ())):
-        if name is not None:
-            sheet.column(name, names, path)
-    of_samples = (*asked.samples, *(features or ()))
+    named = (asked.label, asked.id, asked.trusted, asked.truth, *asked.samples, *(features or ()))
+    sheet.find([name for name in named if name is not None], names, path)
+    of_samples = {*asked.samples, *(features or ())}
     others = [name for name in names if name not in of_samples]  # y may be a coordinate, if somebody says so
     label = asked.label if asked.label is not None else _named(others, LABEL_NAMES)
     if label is None and needs_label:

@@ -247,15 +247,27 @@ def _useless(cells: Sequence[str]) -> bool:
 
 def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
     if path.is_dir():
+        _check_kind(path, "image", found.kind)
         rows = listing.from_folder(path)
+    elif path.exists() and not sheet.is_sheet(path):
+        raise InputError(f"{path}: a test set is a folder of images, or a table {', '.join(sheet.SUFFIXES)}")
     else:
         label = found.label or how.label
         asked = listing.Columns(kind=found.kind, samples=found.samples, label=label)
-        rows = listing.from_sheet(path, listing.find_columns(path, asked, None))
+        here = listing.find_columns(path, asked, None)
+        _check_kind(path, here.kind, found.kind)
+        rows = listing.from_sheet(path, here)
     if "" in rows.labels:
         name = rows.ids[rows.labels.index("")]
         raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")
     return rows
+
+
+def _check_kind(path: Path, kind: str, wanted: str) -> None:
+    """Refuse a test set of other samples than those that are trained on."""
+    what = {"image": "images", "text": "texts", "table": "rows of features"}
+    if kind != wanted:
+        raise InputError(f"--test {path}: holds {what[kind]}, the training data {what[wanted]}; give such too")
 
 
 def _fit(

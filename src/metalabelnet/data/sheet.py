@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, missing_package, unknown
@@ -37,7 +38,7 @@ def header(path: Path) -> list[str]:
         if first is None:
             raise InputError(f"{path}: is empty; its first line must name the columns")
         names = [name.strip() for name in first]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{path}: two columns have the name {twice!r}; give each its own")
     return names
@@ -45,13 +46,14 @@ def header(path: Path) -> list[str]:
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The cells of these columns, row by row."""
-    places = [column(name, header(path), path) for name in columns]
+    names = header(path)
+    places = find(columns, names, path)
     if path.suffix.lower() == ".parquet":
         for batch in _parquet(path).iter_batches(batch_size=1024, columns=list(columns)):
             by_column = [[_cell(value) for value in batch.column(name).to_pylist()] for name in columns]
             yield from map(list, zip(*by_column, strict=True))
         return
-    width = len(header(path))
+    width = len(names)
     for number, cells in enumerate(itertools.islice(_lines(path), 1, None), start=2):
         if not cells:  # an empty line
             continue
@@ -63,11 +65,13 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         yield [cells[place].strip() for place in places]
 
 
-def column(name: str, names: Sequence[str], path: Path) -> int:
-    """The place of the column with that name; else the nearest name is suggested."""
-    if name not in names:
-        raise InputError(f"{path}: {unknown('column', name, names)}")
-    return list(names).index(name)
+def find(columns: Sequence[str], names: Sequence[str], path: Path) -> list[int]:
+    """The places of these columns; for one that is not there the nearest name is suggested."""
+    place = {name: k for k, name in enumerate(names)}
+    missing = next((name for name in columns if name not in place), None)
+    if missing is not None:
+        raise InputError(f"{path}: {unknown('column', missing, names)}")
+    return [place[name] for name in columns]
 
 
 def _cell(value: Any) -> str:

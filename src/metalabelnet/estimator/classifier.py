@@ -57,7 +57,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     channels       which place of (N, ., ., .) holds the channels: "first", "last", or "auto": the one with 1, 3 or 4
     head           name of the module's last linear layer; None: found by itself
     settings       the method's own settings by name, such as {"beta": 0.001}
-    random_state   a whole number, for the same result every time; a numpy generator; None: another one each time
+    random_state   a whole number, for the same result every time; a generator of numpy; None: another one each time
     device         auto, cpu, cuda, …
     engine         eager, recorded (compiled and replayed, on CUDA), or auto: recorded on CUDA for long runs
 
@@ -99,7 +99,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         channels: str = "auto",
         head: str | None = None,
         settings: Mapping[str, Any] | None = None,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
         device: str = "auto",
         engine: str = "auto",
     ) -> None:
@@ -211,7 +211,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             )
         if isinstance(self.rate_drops, str) and self.rate_drops != "auto":
             raise InputError(f"rate_drops={self.rate_drops!r}: give epochs, such as (10, 20), or auto")
-        epochs, state = int(self.epochs), self.random_state
+        epochs = int(self.epochs)
         auto = proportions(epochs)
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
         steps = epochs * max(1, labeled // max(1, size))
@@ -229,7 +229,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             augment=self.augment,
-            seed=int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1)),
+            seed=_seed(self.random_state),
             device=self.device,
             engine="eager" if self.engine == "auto" and steps < RECORDING_PAYS else self.engine,
         )
@@ -248,6 +248,15 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(made, nn.Module):
             raise InputError(f"net={self.net!r} makes {type(made).__name__}, not an nn.Module")
         return made
+
+
+def _seed(state: Any) -> int:
+    """The seed itself, or the next number of a generator."""
+    if isinstance(state, Integral):
+        return int(state)
+    if isinstance(state, np.random.Generator):
+        return int(state.integers(2**31 - 1))
+    return int(check_random_state(state).randint(2**31 - 1))
 
 
 def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:

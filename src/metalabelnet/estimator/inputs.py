@@ -61,9 +61,15 @@ class Samples:
 
     def tensor(self, x: Array) -> Tensor:
         """These samples as rows hold them."""
-        if self.mean is not None and self.scale is not None:
-            x = (x - self.mean.astype(x.dtype)) / self.scale.astype(x.dtype)
-        return torch.from_numpy(np.array(x, dtype=np.uint8 if self.is_bytes else np.float32, order="C"))
+        scaled = x
+        with np.errstate(over="ignore"):
+            if self.mean is not None and self.scale is not None:
+                scaled = (x - self.mean.astype(x.dtype)) / self.scale.astype(x.dtype)
+            made = np.array(scaled, dtype=np.uint8 if self.is_bytes else np.float32, order="C")
+        if not self.is_bytes and not np.isfinite(made).all():
+            largest = np.abs(x).max()
+            raise InputError(f"X has numbers up to {largest:g}, too large for single precision: scale them down")
+        return torch.from_numpy(made)
 
 
 def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool) -> Array:
@@ -83,7 +89,8 @@ def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool) -> Array
         estimator.n_features_in_ = int(np.prod(images.shape[1:]))
         if hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
-    return images if images.dtype == np.uint8 else images.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large is refused where it is standardised
+        return images if images.dtype == np.uint8 else images.astype(np.float32)
 
 
 def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
@@ -103,8 +110,9 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
     except TypeError:
-        kinds = ", ".join(sorted({type(value).__name__ for value in labels}))
-        raise InputError(f"labels are of different types ({kinds}): give all as names or all as numbers") from None
+        kinds = sorted({type(value).__name__ for value in labels})
+        said = f"the type {kinds[0]}" if len(kinds) == 1 else f"different types ({', '.join(kinds)})"
+        raise InputError(f"labels are of {said}: give all as text or all as numbers") from None
     if len(classes) < 2:
         raise InputError(f"y has one class only, {str(classes[0])!r}: a classifier needs two or more")
     given = np.full(len(y), UNLABELED, dtype=np.int64)

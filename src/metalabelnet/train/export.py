@@ -36,11 +36,11 @@ class Probabilities(nn.Module):
     def __init__(self, method: Method, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
-        self.net, self.dtype = method.classifier().requires_grad_(requires_grad=False), method.task.dtype
+        self.net = method.classifier().requires_grad_(requires_grad=False).float()  # in float64 much cannot be run
 
     def forward(self, samples: Tensor) -> Tensor:
         """The probability of each class."""
-        return at_temperature(self.net(to_input(samples, self.dtype)), self.temperature)
+        return at_temperature(self.net(to_input(samples, torch.float32)), self.temperature)
 
 
 def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
@@ -77,7 +77,10 @@ def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
         difference = max(difference, float(np.abs(theirs - module(x).numpy()).max()))
     if not difference <= TOLERANCE:
         raise InputError(f"the exported model differs from the run's by {difference:.2g} in a probability: not written")
-    write_atomically(target, content)
+    if target.is_symlink() or (target.exists() and not target.is_file()):  # a link or a pipe keeps its place
+        target.write_bytes(content)
+    else:
+        write_atomically(target, content)
     return difference
 
 

@@ -1,6 +1,6 @@
 """A run is a folder: what was asked, how it went, what came out.
 
-run.json           every setting, the versions, the commit
+run.json           every setting, what stands for the data, the versions, the commit
 metrics.jsonl      a line an epoch
 summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  the networks of the selected epoch
@@ -83,6 +83,14 @@ class RunFolder:
                     "resume with the settings it has, or choose another --out"
                 )
 
+    def check_data(self, digest: str) -> None:
+        """Refuse to go on with other data than the run was started with; a folder of an earlier version cannot tell."""
+        if (self.path / "run.json").exists() and self.about().get("data_digest", digest) != digest:
+            raise InputError(
+                f"{self.path}: the data has changed since the run was started: bring it back as it was, "
+                "or train anew with another --out"
+            )
+
     def create(self, run: Run, *, inputs: dict[str, Any] | None = None, **facts: Any) -> None:
         """Make the folder and write down what is about to be done, with facts found on the way."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -141,13 +149,25 @@ class RunFolder:
         if not self.finished:
             self.about()  # refuses what is no run at all
             raise InputError(f"{self.path} has no summary.json: the run is not finished; go on with it by --resume")
-        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        file = self.path / "summary.json"
+        try:
+            summary: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
+        if not isinstance(summary, dict) or not summary.keys() >= _SUMMED_UP:
+            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
         return summary
 
     def metrics(self) -> list[dict[str, Any]]:
         """One line an epoch, as far as the run has come."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        try:
+            lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
+        if not all(isinstance(line, dict) and line.keys() >= _MEASURED for line in lines):
+            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
+        return lines
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
         """Write all lines anew: after a resume the file holds what the checkpoint knows, and no more."""
@@ -216,6 +236,9 @@ class RunFolder:
 
 
 _WRITTEN = {"run", "method_settings", "classes", "shape", "own_net"}
+_SUMMED_UP = {"method", "dataset", "noise", "seed", "epochs", "selected_epoch", "meta_accuracy", "test_accuracy"}
+_SUMMED_UP |= {"test_accuracy_last", "macro_f1", "ece", "samples", "seconds"}
+_MEASURED = {"epoch", "loss", "meta_accuracy", "test_accuracy"}
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:

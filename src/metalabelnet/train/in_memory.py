@@ -17,7 +17,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import reached_rate
 from metalabelnet.seeds import generator
-from metalabelnet.train.prepare import Problem, device_of
+from metalabelnet.train.prepare import Problem, check_labeled, device_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,9 +50,7 @@ def settle(
     class, all of them do, as under the paper's. Where the clean rows are among those trained on (`meta_in_train`),
     the ones that select are without a label there.
     """
-    labeled = int((train.given != UNLABELED).sum())
-    if labeled < 2:
-        raise InputError(f"{labeled} training samples have a label: the classifier's first epochs need two or more")
+    check_labeled(train)
     if len(train.classes) < 2:
         raise InputError(f"there is one class only, {train.classes[0]!r}: a classifier needs two or more")
     if meta is None:

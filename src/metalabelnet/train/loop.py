@@ -19,6 +19,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import corrected
+from metalabelnet.train.digest import digest
 from metalabelnet.train.evaluate import logits_of, score, scored
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.history import History, candidate, clean_labels, clean_logits
@@ -104,11 +105,15 @@ def training(
             raise InputError(
                 f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
             )
-    loop = Loop(run, prepare(run, readings=readings) if problem is None else problem, net, files)
+    problem = prepare(run, readings=readings) if problem is None else problem
+    data = "" if files is None else digest(run, problem)
+    if files is not None:
+        files.check_data(data)
+    loop = Loop(run, problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
-        about = {"classes": loop.problem.train.classes, "shape": loop.problem.shape, "own_net": own_net}
-        files.create(run, inputs=loop.problem.inputs, **about)
+        about = {"classes": problem.train.classes, "shape": problem.shape, "own_net": own_net, "data_digest": data}
+        files.create(run, inputs=problem.inputs, **about)
     with nullcontext() if files is None else files.held():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))

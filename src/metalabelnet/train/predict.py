@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from metalabelnet.data.inputs import Inputs
 
 Named = tuple[str, Any]  # a sample's name, and what it is read from
+# Why a run of this kind takes no bare numbers: they may have the right width, and mean something else.
+NAMED_COLUMNS = {
+    "table": "this run was trained on a table, whose columns are found by name and standardised",
+    "text": "this run was trained on texts, which are encoded word by word",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +137,7 @@ class Predictor:
         if not source.exists():
             raise InputError(f"{source} does not exist: give a file or folder of samples")
         if source.suffix.lower() == ".npz":
-            count, shape, pieces = npz_rows.pieces(source, self.classes)
-            if shape != self.shape:
-                raise InputError(f"{source}: samples of shape {shape} do not fit, the model takes {self.shape}")
-            return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(pieces)))
+            return self._find_numbers(source, kind)
         if kind == "image" and source.is_dir():
             files = listing.image_files(source)
             if not files:
@@ -153,6 +155,14 @@ class Predictor:
         what = {"image": "an image, a folder of images, a table of paths", None: "an .npz file"}
         raise InputError(f"{source}: this run is asked about {what.get(kind, 'a table')}")
 
+    def _find_numbers(self, source: Path, kind: str | None) -> tuple[int, Iterable[Named]]:
+        if kind in NAMED_COLUMNS:
+            raise InputError(f"{source}: {NAMED_COLUMNS[kind]}; give a table ({', '.join(sheet.SUFFIXES)})")
+        count, shape, pieces = npz_rows.pieces(source, self.classes)
+        if shape != self.shape:
+            raise InputError(f"{source}: samples of shape {shape} do not fit, the model takes {self.shape}")
+        return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(pieces)))
+
     def _find_rows(self, source: Path, reader: Reader, inputs: Inputs) -> Iterator[Named]:
         names = sheet.header(source)
         columns = inputs.columns
@@ -163,10 +173,10 @@ class Predictor:
             if found.kind != "image":
                 raise InputError(f"{source}: which column has the paths of images: {listing.some(names)}? give --image")
             columns = list(found.samples)
-        id_column = reader.id or listing.id_column([name for name in names if name not in columns])
+        taken = set(columns)
+        id_column = reader.id or listing.id_column([name for name in names if name not in taken])
         wanted = [*columns, *([id_column] if id_column is not None else [])]
-        for column in wanted:
-            sheet.column(column, names, source)
+        sheet.find(wanted, names, source)
         return self._cells(source, wanted, len(columns), inputs)
 
     @staticmethod

@@ -104,8 +104,7 @@ def prepare(
     train = train.with_given(_given(run, data, train, readings))
     rate = reached_rate(train.true, train.given)
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
-    if not (train.given != UNLABELED).any():
-        raise InputError(f"{run.data}: no training row has a label; warm-up needs some")
+    check_labeled(train)
     meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
     clean, select = meta, meta
     if run.protocol == "default":
@@ -124,6 +123,15 @@ def prepare(
         inputs=data.inputs,
         notes=data.notes,
     )
+
+
+def check_labeled(train: Rows) -> None:
+    """Refuse rows with fewer than two labels: batch normalisation needs two."""
+    labeled = int((train.given != UNLABELED).sum())
+    if labeled < 2:
+        raise InputError(
+            f"{'one' if labeled else 'no'} training row has a label: the classifier's first epochs need two or more"
+        )
 
 
 def _net_name(run: Run, shape: tuple[int, ...], inputs: dict[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.labels import LabelTable
+from metalabelnet.train.predict import NAMED_COLUMNS
 from metalabelnet.train.trained import load_method
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     about = files.about()
     if is_own(Path(data)):
         raise InputError(f"a folder or a table goes to another command: metalabelnet predict {folder} {data}")
+    kind = (files.inputs() or {}).get("kind")
+    if kind in NAMED_COLUMNS:
+        raise InputError(f"{data}: {NAMED_COLUMNS[kind]}; give a table to metalabelnet predict {folder} TABLE")
     classes = tuple(about["classes"])
     rows = load(data, data_dir, classes=classes).train
     if rows.classes != classes:

@@ -55,13 +55,15 @@ def train_all(
     on_progress: Callable[[int, Progress | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
     readings: Readings | None = None,
+    go_on: bool = False,
 ) -> list[Outcome]:
     """Train all jobs and give their outcomes, in order.
 
     Data that several jobs have in common is read once; `readings` has what was read before.
 
     Every folder is checked before the first run starts. A finished folder is not run again when resuming.
-    A run that diverges is reported in its outcome and does not keep the others from going on.
+    A run that diverges is reported in its outcome and does not keep the others from going on; with `go_on` one that
+    is refused does not either, such as by a setting of its method that does not go with the data.
     Every run has one thread: on small networks several processes with one thread each are faster than one with
     many, and sums in the order of one thread do not depend on how many workers there are.
     """
@@ -72,7 +74,8 @@ def train_all(
     if workers == 1 or len(jobs) == 1:
         with _one_thread():
             return [
-                _work(n, job, resume=resume, tell=tell, stop=asked, readings=readings) for n, job in enumerate(jobs)
+                _work(n, job, resume=resume, tell=tell, stop=asked, readings=readings, go_on=go_on)
+                for n, job in enumerate(jobs)
             ]
 
     left = [job.run for job in jobs if not RunFolder(job.folder).finished]
@@ -85,7 +88,7 @@ def train_all(
     given = (told, stopping, readings.to_send())
     with ProcessPoolExecutor(workers, context, initializer=worker.start, initargs=given) as pool:
         with worker.signals_wait():
-            futures = [pool.submit(_work_beside, n, job, resume=resume) for n, job in enumerate(jobs)]
+            futures = [pool.submit(_work_beside, n, job, resume=resume, go_on=go_on) for n, job in enumerate(jobs)]
         while not all(future.done() for future in futures):
             _pass_on(told, tell)
             if asked():
@@ -112,6 +115,7 @@ def _work(
     tell: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
     readings: Readings,
+    go_on: bool,
 ) -> Outcome:
     files = RunFolder(job.folder)
     if stop():
@@ -126,20 +130,25 @@ def _work(
                 on_progress=lambda p: tell(number, p),
                 stop=stop,
             )
+        outcome = Outcome(summary=files.summary())
     except Diverged as error:
         outcome = Outcome(failure=str(error))
-    else:
-        outcome = Outcome(summary=files.summary())
+    except InputError as error:
+        if not go_on:
+            raise
+        outcome = Outcome(failure=str(error))
     tell(number, None)
     return outcome
 
 
-def _work_beside(number: int, job: Job, *, resume: bool) -> Outcome:
+def _work_beside(number: int, job: Job, *, resume: bool, go_on: bool) -> Outcome:
     """Do the work in a worker process."""
     here = worker.this_worker()
     try:
         with here.busy():
-            return _work(number, job, resume=resume, tell=here.tell, stop=here.stop, readings=here.readings)
+            return _work(
+                number, job, resume=resume, tell=here.tell, stop=here.stop, readings=here.readings, go_on=go_on
+            )
     except OSError as error:  # so that it reaches the parent as one sentence
         raise InputError(f"{job.folder}: {error}") from None
 

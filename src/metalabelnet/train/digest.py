@@ -1,0 +1,56 @@
+"""A short text that stands for the data of a run: the same again for the same data, on whatever device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from metalabelnet.data.stored import Stored
+
+if TYPE_CHECKING:
+    from metalabelnet.data import Rows
+    from metalabelnet.data.stored import Samples
+    from metalabelnet.train.prepare import Problem
+    from metalabelnet.train.settings import Run
+
+MOST = 16 << 20  # bytes of a part's samples that are read
+
+
+def digest(run: Run, problem: Problem) -> str:
+    """Of all parts the names, labels and samples, and how samples were made into numbers.
+
+    Numbers fitted to the data, such as the mean of a column, may differ in their last digits on another machine: they
+    count rounded, and stand for the samples that were made with them. Labels that a probe has spoilt may differ too.
+    """
+    fitted = problem.inputs is not None and problem.train.x.is_floating_point()
+    probed = run.noise.startswith("feature") and not run.noise_probs
+    found = hashlib.blake2b(digest_size=16)
+    found.update(json.dumps([problem.train.classes, _rounded(problem.inputs)]).encode())
+    for rows in (problem.train, problem.clean, problem.select, problem.test):
+        found.update(_labels(rows, given=rows is problem.train and not probed))
+        if not fitted and len(rows):
+            found.update(_some(rows.x).flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _labels(rows: Rows, *, given: bool) -> bytes:
+    """Names, shape and labels of rows."""
+    names = json.dumps([rows.ids, list(rows.x.shape), str(rows.x.dtype)]).encode()
+    labels = [rows.index, rows.true, *([rows.given] if given else [])]
+    return names + torch.stack(labels).cpu().numpy().tobytes()
+
+
+def _some(x: Samples) -> torch.Tensor:
+    """All samples, or of many some that are spread over them: the same in memory, on a card and on disk."""
+    size = x[:1].nbytes
+    step = max(1, -(-len(x) * size // MOST))
+    if isinstance(x, Stored):
+        return x.read(torch.arange(0, len(x), step))
+    return x[::step].cpu()
+
+
+def _rounded(inputs: dict[str, Any] | None) -> Any:
+    return json.loads(json.dumps(inputs), parse_float=lambda text: round(float(f"{float(text):.6g}"), 9) + 0.0)

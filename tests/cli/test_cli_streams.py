@@ -1,0 +1,62 @@
+"""Where output goes: streams that do not know every character, and tables without a row."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from files import QUICK, TABLE, photos, table_rows, write_csv
+from shell import call
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ascii_only(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """Make standard output what it is where the terminal knows no more than ASCII."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    return written
+
+
+@pytest.mark.parametrize("words", ["train --help", "methods"])
+def test_a_terminal_without_a_character_gets_another(
+    words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = ascii_only(monkeypatch)
+    assert call(words.split(), capsys).code == 0
+    assert b"?" in written.getvalue()
+
+
+def test_data_is_never_written_with_other_characters(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(here / "table.csv", TABLE, table_rows(60))
+    assert call(f"train table.csv --trusted checked {QUICK} --out run".split(), capsys).code == 0
+    written = ascii_only(monkeypatch)
+    for words in (["labels", "run"], ["predict", "run", "table.csv"]):
+        said = call(words, capsys)
+        assert said.code == 2
+        assert "'✓' cannot be written in ascii: name a file with -o" in said.err.splitlines()[-1]
+        assert b"?" not in written.getvalue()
+    assert call(["labels", "run", "-o", "labels.csv"], capsys).code == 0
+    assert (here / "labels.csv").read_bytes() == (here / "run" / "labels.csv").read_bytes()
+
+
+def test_predictions_of_nothing_but_broken_samples_have_a_header(here: Path, capsys: Capture) -> None:
+    truth = photos(here / "photos", count=30)
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[6:18], *truth[30:32]])
+    assert call(f"train photos --meta checked.csv {QUICK} --out run".split(), capsys).code == 0
+    (here / "new").mkdir()
+    (here / "new" / "broken.png").write_bytes(b"no picture")
+    said = call(["predict", "run", "new", "--on-error", "skip", "-o", "out.csv"], capsys)
+    assert said.code == 0
+    assert "1 samples left out" in said.err
+    lines = (here / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("id,label,confidence,p_")

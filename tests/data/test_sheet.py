@@ -1,0 +1,48 @@
+"""Tables in files: however many columns there are, the first line is read once."""
+
+from pathlib import Path
+
+import pytest
+
+from metalabelnet.data import sheet
+from metalabelnet.data.listing import Columns, find_columns, from_sheet
+from metalabelnet.data.own import Reading, read
+from metalabelnet.errors import InputError
+
+WIDE = 4000
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    file = tmp_path / "wide.csv"
+    lines = [[f"c{k}" for k in range(WIDE)], *([str(n + k) for k in range(WIDE)] for n in range(6))]
+    behind = ["label,ok", "a,1", "b,1", "a,0", "b,0", "a,0", "b,0"]
+    file.write_text("".join(f"{','.join(line)},{end}\n" for line, end in zip(lines, behind, strict=True)))
+    return file
+
+
+def test_the_first_line_is_read_once_a_reading(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    lines = sheet._lines
+    monkeypatch.setattr(sheet, "_lines", lambda path: opened.append(path) or lines(path))  # type: ignore[func-returns-value]
+    rows = list(sheet.rows(wide, [f"c{k}" for k in reversed(range(WIDE))]))
+    assert rows[1] == [str(1 + k) for k in reversed(range(WIDE))]
+    assert len(opened) == 2  # the first line, and all rows
+    read(wide, Reading(trusted="ok"))
+    assert len(opened) < 10
+
+
+def test_many_columns_that_are_named_are_found(wide: Path) -> None:
+    names = tuple(f"c{k}" for k in range(WIDE))
+    found = find_columns(wide, Columns(kind="table", samples=names), None)
+    assert found.label == "label"
+    assert from_sheet(wide, found).items[0] == [str(k) for k in range(WIDE)]
+    with pytest.raises(InputError, match="unknown column 'C7': did you mean 'c7'"):
+        next(sheet.rows(wide, ["c1", "C7"]))
+
+
+def test_a_name_that_comes_twice_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b,c,b,a\n1,2,3,4,5\n")
+    with pytest.raises(InputError, match="two columns have the name 'a'; give each its own"):
+        sheet.header(file)
