@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,19 +21,23 @@ MOST = 16 << 20  # bytes of a part's samples that are read
 
 
 def digest(run: Run, problem: Problem) -> str:
-    """Of all parts the names, labels and samples, and how samples were made into numbers.
+    """Of all parts the names, labels and samples.
 
-    Numbers fitted to the data, such as the mean of a column, may differ in their last digits on another machine: they
-    count rounded, and stand for the samples that were made with them. Labels that a probe has spoilt may differ too.
+    Numbers fitted to the data, such as the mean of a column, may differ in their last digits on another machine, and
+    so what was made with them: there the files count that were read. Labels that a probe has spoilt may differ too.
     """
     fitted = problem.inputs is not None and problem.train.x.is_floating_point()
     probed = run.noise.startswith("feature") and not run.noise_probs
     found = hashlib.blake2b(digest_size=16)
-    found.update(json.dumps([problem.train.classes, _rounded(problem.inputs)]).encode())
+    found.update(json.dumps(problem.train.classes).encode())
     for rows in (problem.train, problem.clean, problem.select, problem.test):
         found.update(_labels(rows, given=rows is problem.train and not probed))
         if not fitted and len(rows):
             found.update(_some(rows.x).flatten().view(torch.uint8).numpy().data)
+    for name in (run.data, run.meta_file, run.test) if fitted else ():
+        if name and Path(name).is_file():
+            with Path(name).open("rb") as file:
+                found.update(hashlib.file_digest(file, "blake2b").digest())
     return found.hexdigest()
 
 
@@ -50,7 +55,3 @@ def _some(x: Samples) -> torch.Tensor:
     if isinstance(x, Stored):
         return x.read(torch.arange(0, len(x), step))
     return x[::step].cpu()
-
-
-def _rounded(inputs: dict[str, Any] | None) -> Any:
-    return json.loads(json.dumps(inputs), parse_float=lambda text: round(float(f"{float(text):.6g}"), 9) + 0.0)
