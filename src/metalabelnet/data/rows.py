@@ -80,6 +80,7 @@ class DataSet:
 
     checked  (N,) int64: the right labels of training rows that a person has checked, −1 elsewhere; None: of none
     inputs   how a sample becomes numbers, as JSON holds it; None where the source has numbers already
+    cells    what stands for the cells or texts that numbers were made of; "" where none were
     notes    what the person should hear: what was guessed, left out, found twice
     """
 
@@ -89,6 +90,7 @@ class DataSet:
     meta: Rows | None = None
     checked: Tensor | None = None
     inputs: dict[str, Any] | None = None
+    cells: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,20 +23,15 @@ def digest(run: Run, problem: Problem) -> str:
     """Of all parts the names, labels and samples.
 
     Numbers fitted to the data, such as the mean of a column, may differ in their last digits on another machine, and
-    so what was made with them: there the files count that were read. Labels that a probe has spoilt may differ too.
+    so what was made with them: there the cells count that were read. Labels that a probe has spoilt may differ too.
     """
-    fitted = problem.inputs is not None and problem.train.x.is_floating_point()
     probed = run.noise.startswith("feature") and not run.noise_probs
     found = hashlib.blake2b(digest_size=16)
-    found.update(json.dumps(problem.train.classes).encode())
+    found.update(json.dumps([problem.train.classes, problem.cells]).encode())
     for rows in (problem.train, problem.clean, problem.select, problem.test):
         found.update(_labels(rows, given=rows is problem.train and not probed))
-        if not fitted and len(rows):
+        if not problem.cells and len(rows):
             found.update(_some(rows.x).flatten().view(torch.uint8).numpy().data)
-    for name in (run.data, run.meta_file, run.test) if fitted else ():
-        if name and Path(name).is_file():
-            with Path(name).open("rb") as file:
-                found.update(hashlib.file_digest(file, "blake2b").digest())
     return found.hexdigest()
 
 

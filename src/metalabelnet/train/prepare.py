@@ -36,6 +36,7 @@ class Problem:
     noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
     trusted     whether the labels of `select` can be trusted; without a clean set they cannot
     inputs      how samples were made into numbers, where they were not numbers already
+    cells       what stands for the cells or texts they were made of
     notes       what the reader of the data has to say
     """
 
@@ -46,6 +47,7 @@ class Problem:
     noise_rate: float
     trusted: bool = True
     inputs: dict[str, Any] | None = None
+    cells: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -121,6 +123,7 @@ def prepare(
         test=split.test.to(device),
         noise_rate=rate,
         inputs=data.inputs,
+        cells=data.cells,
         notes=data.notes,
     )
 
