@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.transition import anchor
 from metalabelnet.errors import InputError
 from metalabelnet.methods.forward import ForwardSettings, forward_cross_entropy
+from metalabelnet.train.build import build
 from metalabelnet.train.loop import train
 from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
@@ -192,3 +193,22 @@ def test_with_the_true_matrix_it_beats_cross_entropy(tmp_path: Path) -> None:
         gains.append(ours["test_accuracy_last"] - plain["test_accuracy_last"])
     gain = torch.tensor(gains)
     assert float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(5), gains
+
+
+class Scaled(nn.Module):
+    """A network with a bare parameter, which nothing can draw anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(())), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.scale * x.flatten(1))
+
+
+def test_a_second_network_of_ones_own_has_learned_nothing() -> None:
+    net = Scaled()
+    method = build(forward_run(), small_problem(), net)
+    with torch.no_grad():
+        net.scale.fill_(5.0)
+    assert method.task.make_net(1).scale.item() == 1.0

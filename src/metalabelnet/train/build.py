@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,10 +26,10 @@ def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
-        if net is None:
+        if net is None or untrained is None:
             made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
         else:
-            made = net if k == 0 else nets.another(cast("nn.Module", untrained), seed=seed)
+            made = net if k == 0 else nets.another(untrained, seed=seed)
         # Tensor cores read images with the channels last; anything else is reordered again and again.
         layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
         return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]

@@ -136,13 +136,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} is not a run: there is no run.json in it; name a folder that train or compare has made"
             )
-        try:
-            about: dict[str, Any] = json.loads(file.read_text())
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
-        if not isinstance(about, dict) or not about.keys() >= _WRITTEN:
-            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
-        return about
+        return _said(file, file.read_bytes(), _WRITTEN)
 
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""
@@ -150,24 +144,12 @@ class RunFolder:
             self.about()  # refuses what is no run at all
             raise InputError(f"{self.path} has no summary.json: the run is not finished; go on with it by --resume")
         file = self.path / "summary.json"
-        try:
-            summary: dict[str, Any] = json.loads(file.read_text())
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
-        if not isinstance(summary, dict) or not summary.keys() >= _SUMMED_UP:
-            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
-        return summary
+        return _said(file, file.read_bytes(), _SUMMED_UP)
 
     def metrics(self) -> list[dict[str, Any]]:
         """One line an epoch, as far as the run has come."""
         file = self.path / "metrics.jsonl"
-        try:
-            lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
-        if not all(isinstance(line, dict) and line.keys() >= _MEASURED for line in lines):
-            raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
-        return lines
+        return [_said(file, line, _MEASURED) for line in file.read_bytes().splitlines()] if file.exists() else []
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
         """Write all lines anew: after a resume the file holds what the checkpoint knows, and no more."""
@@ -239,6 +221,17 @@ _WRITTEN = {"run", "method_settings", "classes", "shape", "own_net"}
 _SUMMED_UP = {"method", "dataset", "noise", "seed", "epochs", "selected_epoch", "meta_accuracy", "test_accuracy"}
 _SUMMED_UP |= {"test_accuracy_last", "macro_f1", "ece", "samples", "seconds"}
 _MEASURED = {"epoch", "loss", "meta_accuracy", "test_accuracy"}
+
+
+def _said(file: Path, content: bytes, names: set[str]) -> dict[str, Any]:
+    """What a file of a run says under these names at least."""
+    try:
+        said: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
+    if not isinstance(said, dict) or not said.keys() >= names:
+        raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
+    return said
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
