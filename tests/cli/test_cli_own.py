@@ -210,6 +210,14 @@ def test_an_npz_is_predicted_too(capsys: Capture, here: Path) -> None:
     assert "this run is asked about an .npz file" in refused(["predict", "run", "run"], capsys)
 
 
+def test_a_stroke_stands_for_standard_output(capsys: Capture, here: Path) -> None:
+    write_npz(here / "tiny.npz")
+    train("tiny.npz --meta 18", capsys)
+    for command in (["predict", "run", "tiny.npz"], ["labels", "run"]):
+        assert call([*command, "-o", "-"], capsys).out == call(command, capsys).out
+    assert not (here / "-").exists()
+
+
 def test_noise_can_be_added_where_the_truth_is_known(capsys: Capture, here: Path) -> None:
     rows = [[*row[:4], row[4] or "yes ✓"] for row in table_rows(120)]
     write_csv(here / "table.csv", TABLE[:5], rows)

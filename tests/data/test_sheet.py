@@ -39,6 +39,9 @@ def test_many_columns_that_are_named_are_found(wide: Path) -> None:
     assert from_sheet(wide, found).items[0] == [str(k) for k in range(WIDE)]
     with pytest.raises(InputError, match="unknown column 'C7': did you mean 'c7'"):
         next(sheet.rows(wide, ["c1", "C7"]))
+    with pytest.raises(InputError, match=rf"did you mean 'label'\? there is label, … \({WIDE + 2} in all\)") as refused:
+        next(sheet.rows(wide, ["labell"]))
+    assert len(str(refused.value)) < 300
 
 
 def test_a_name_that_comes_twice_is_said(tmp_path: Path) -> None:

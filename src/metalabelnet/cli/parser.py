@@ -159,7 +159,13 @@ def _add_report(parser: Parser) -> None:
 
 def _add_run_and_output(parser: Parser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    text = "where to write (default, and for -: standard output)"
+    parser.add_argument("-o", "--output", type=_file, metavar="FILE", help=text)
+
+
+def _file(text: str) -> Path | None:
+    """A file to write; None is standard output."""
+    return None if text == "-" else Path(text)
 
 
 def _add_own_net(parser: Parser) -> None:

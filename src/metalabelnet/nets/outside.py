@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import pickle
@@ -87,7 +86,7 @@ class Standardised(nn.Module):
 def _timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
     timm = _imported("timm", f"the network timm:{name}")
     if not timm.is_model(name.partition(".")[0]):
-        raise unknown("network of timm", name, _nearest(name, timm.list_models()))
+        raise unknown("network of timm", name, timm.list_models())
     with _hub(f"timm:{name}"):
         net: nn.Module = timm.create_model(name, pretrained=pretrained == HUB, num_classes=classes)
     if pretrained not in (None, HUB):
@@ -100,7 +99,7 @@ def _torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
     models = _imported("torchvision", f"the network torchvision:{name}").models
     known = models.list_models(module=models)
     if name not in known:
-        raise unknown("network of torchvision", name, _nearest(name, known))
+        raise unknown("network of torchvision", name, known)
     if pretrained == HUB:
         with _hub(f"torchvision:{name}"):
             net: nn.Module = models.get_model(name, weights="DEFAULT")
@@ -207,11 +206,6 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{file}: holds no weights by name")
     return content
-
-
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """A dozen of a thousand names: those nearest to this one."""
-    return difflib.get_close_matches(name, known, n=12, cutoff=0.3) or list(known[:12])
 
 
 @contextlib.contextmanager
