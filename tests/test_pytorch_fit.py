@@ -15,6 +15,7 @@ import metalabelnet
 from metalabelnet import NoCleanSet
 from metalabelnet.errors import InputError
 from metalabelnet.train import Progress, RunFolder
+from metalabelnet.train.predict import Predictor
 from small import blobs
 
 QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "rate": 0.05, "rate_drops": (4,), "device": "cpu", "seed": 0}
@@ -164,6 +165,81 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert again.summary["meta_accuracy"] == whole.summary["meta_accuracy"]
 
 
+class Particular(nn.Module):
+    """Says what it takes by an assertion."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(81, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == 9, "images of 9 pixels"
+        return self.layer(x.flatten(1))  # type: ignore[no-any-return]
+
+
+class TwoHeads(nn.Module):
+    """Has a second output while it trains, as Inception has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: Tensor) -> Any:
+        return (self.net(x), self.net(x)) if self.training else self.net(x)
+
+
+class Named(TensorDataset):
+    """Pairs whose data set names the classes."""
+
+    def __init__(self, rows: TensorDataset, classes: tuple[str, ...]) -> None:
+        super().__init__(*rows.tensors)
+        self.classes = classes
+
+
+def test_data_sets_that_number_their_classes_differently_are_refused() -> None:
+    train, clean, test = pairs(24, 0), pairs(12, 1), pairs(12, 2)
+    abc, acb = ("a", "b", "c"), ("a", "c", "b")
+    for sets in (
+        (Named(train, abc), Named(clean, acb)),
+        (Named(train, abc), clean, None, Named(test, acb)),
+        (train, Named(clean, ("a", "c")), None, Named(test, abc)),
+    ):
+        with pytest.raises(InputError, match=r"numbers its classes a, .*: let both number them alike"):
+            metalabelnet.fit(network(), *sets, **QUICK)
+    shorter = metalabelnet.fit(network(), Named(train, abc[:2]), Named(clean, abc), **{**QUICK, "epochs": 3})
+    assert shorter.labels.rows.classes == abc
+
+
+def test_a_folder_of_floating_point_images_is_not_asked_about_pictures(tmp_path: Path) -> None:
+    """How the numbers were made of pictures is not in it."""
+    metalabelnet.fit("small-cnn", pairs(24, 0), pairs(12, 1), folder=tmp_path / "floats", **QUICK)
+    with pytest.raises(InputError, match="code of its own had made into floating-point numbers"):
+        Predictor(tmp_path / "floats")
+    train, clean = pairs(24, 0, as_float=False), pairs(12, 1, as_float=False)
+    result = metalabelnet.fit("small-cnn", train, clean, folder=tmp_path / "bytes", **QUICK)
+    asked = Predictor(tmp_path / "bytes").method.logits(train.tensors[0])
+    assert torch.allclose(asked, result.method.logits(train.tensors[0]))
+
+
+@pytest.mark.parametrize("method", ["joint-optimization", "forward", "co-teaching", "metalabelnet-plus"])
+def test_weights_that_are_frozen_stay_what_they_are(method: str) -> None:
+    net = network()
+    net[0].requires_grad_(requires_grad=False)
+    before = net[0].weight.clone()
+    result = metalabelnet.fit(net, pairs(24, 0), pairs(12, 1), method=method, **QUICK)
+    weights = dict(result.model.named_parameters())
+    frozen = [weight.detach() for weight in weights.values() if weight.shape == before.shape]
+    assert frozen
+    assert all(torch.allclose(weight, before, rtol=1e-5) for weight in frozen)  # an average rounds
+    assert any(weight.requires_grad for weight in weights.values())
+
+
+def test_a_number_of_numpy_is_a_number_of_epochs() -> None:
+    rest = {name: QUICK[name] for name in ("batch_size", "rate", "device", "seed")}
+    one, other = (metalabelnet.fit(network(), pairs(24, 0), pairs(12, 1), epochs=n, **rest) for n in (6, np.int64(6)))
+    assert [line["rate"] for line in one.history] == [line["rate"] for line in other.history]
+
+
 def test_what_is_refused() -> None:
     refused("did you mean 'epochs'", epoch=3)
     refused("did you mean 'beta'", betta=3)
@@ -186,3 +262,8 @@ def test_what_is_refused() -> None:
     refused(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
     refused("the network cannot read", net=network(channels=2))
     refused("did you mean 'small-cnn'", net="smal-cnn")
+    refused("item 0 has the label inf", [(torch.zeros(1, 8, 8), float("inf"))])
+    refused("the network cannot read a batch .*: images of 9 pixels", net=Particular())
+    refused("the network gives in training tuple for 2 samples", net=TwoHeads())
+    refused("the network has no weight that is learned", net=network().requires_grad_(requires_grad=False))
+    refused("the network is in a DataParallel: give the module inside", net=nn.DataParallel(network()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +43,8 @@ def fit(
 ) -> Result:
     """Train a classifier on a data set with untrusted labels and a clean one; gives model, labels and history.
 
-    net          any module from a batch of samples to logits, trained in place; or a network's name, or "auto"
+    net          any module from a batch of samples to logits; or a network's name, or "auto". A module is trained in
+                 place, but what comes out is the result's `model`: with some methods an average or another network
     train_set    pairs (sample, label) whose label may be wrong; −1 means none
     meta_set     pairs (sample, label) whose label is right, some of every class; None: see `NoCleanSet`
     unlabeled    samples, or tuples that begin with one, whose label is not looked at
@@ -77,7 +79,7 @@ def fit(
                 f"samples are {x.dtype} of shape {tuple(x.shape[1:])} in {name}, but {first.dtype} of shape "
                 f"{tuple(first.shape[1:])} in train_set; they must agree"
             )
-    classes = class_names([train_set, meta_set], [labels for _, labels in parts.values()])
+    classes = class_names({name: sets[name] for name in parts}, [labels for _, labels in parts.values()])
     rows = {
         name: make_rows(x, labels, classes=classes, what=name, true=None if name == "train_set" else labels)
         for name, (x, labels) in parts.items()
@@ -112,7 +114,7 @@ def _run(settings: dict[str, Any], net: nn.Module | str) -> Run:
         data=IN_MEMORY,
         net="auto" if isinstance(net, nn.Module) else net,
         settings={name: value for name, value in settings.items() if name in own},
-        **(proportions(epochs) if isinstance(epochs, int) else {}) | given,
+        **(proportions(int(epochs)) if isinstance(epochs, Integral) else {}) | given,
     )
 
 

@@ -246,6 +246,15 @@ def test_numbers_too_large_to_predict_by_are_refused() -> None:
         clf.predict(x[:4] * 1e300)
 
 
+def test_a_mask_with_gaps_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    data = blobs()
+    mask = pandas.array(data.trusted, dtype="boolean")
+    mask[3] = pandas.NA
+    with pytest.raises(InputError, match="trusted has gaps"):
+        quick().fit(data.X, data.y, trusted=mask)
+
+
 def test_numbers_beside_gaps() -> None:
     """As pandas holds whole numbers with missing ones, in numpy with NaN or None."""
     pandas = pytest.importorskip("pandas")
@@ -254,10 +263,17 @@ def test_numbers_beside_gaps() -> None:
     series = pandas.Series(data.y, dtype="Int64")
     series[gaps] = pandas.NA
     marked = np.where(gaps, -1, data.y)
-    ways = (marked, series, np.where(gaps, np.nan, data.y), np.where(gaps, None, data.y))
+    ways = (
+        marked,
+        series,
+        np.where(gaps, np.nan, data.y),
+        np.where(gaps, None, data.y),
+        np.where(gaps, None, data.y.astype(float)),
+    )
     first, *others = (quick(epochs=3).fit(data.X, y, trusted=data.trusted) for y in ways)
-    for other in others:
+    for y, other in zip(ways[1:], others, strict=True):
         assert other.classes_.tolist() == [0, 1, 2]
+        assert other.score(data.X, y) == first.score(data.X, marked)
         assert np.array_equal(other.labels_, first.labels_)
         assert np.array_equal(other.suspects_, first.suspects_)
 

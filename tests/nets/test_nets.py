@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from metalabelnet.errors import InputError
 from metalabelnet.nets import NETS, another, auto, build
@@ -110,22 +111,25 @@ def test_looking_for_the_head_changes_nothing() -> None:
     assert all(torch.equal(before[k], t) for k, t in net.state_dict().items())
 
 
-def test_another_network_has_the_same_layers_and_weights_of_its_own() -> None:
-    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.1), nn.Linear(5, 3))
+def test_another_network_has_the_weights_of_this_one_but_a_last_layer_of_its_own() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.1), nn.Linear(5, 3), nn.Softplus())
     net(torch.randn(8, 4))  # moves the running statistics
     torch.manual_seed(0)
     state = torch.get_rng_state()
     first, again, other = (another(net, seed=seed) for seed in (1, 1, 2))
     assert str(first) == str(net)
-    assert torch.equal(first[0].weight, again[0].weight)
-    assert not torch.equal(first[0].weight, other[0].weight)
-    assert not torch.equal(first[0].weight, net[0].weight)
-    assert first[1].running_mean.abs().sum() == 0
+    assert torch.equal(first[0].weight, net[0].weight)
+    assert torch.equal(first[1].running_mean, net[1].running_mean)
+    assert torch.equal(first[3].weight, again[3].weight)
+    assert not torch.equal(first[3].weight, other[3].weight)
+    assert not torch.equal(first[3].weight, net[3].weight)
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_another_network_does_not_keep_the_attention_of_the_first() -> None:
-    net = nn.TransformerEncoderLayer(8, 2, 16)
-    first, again = another(net, seed=1), another(net, seed=1)
-    assert not torch.equal(first.self_attn.in_proj_weight, net.self_attn.in_proj_weight)
-    assert torch.equal(first.self_attn.in_proj_weight, again.self_attn.in_proj_weight)
+def test_what_is_frozen_or_made_of_other_weights_is_not_drawn_anew() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 5), parametrizations.weight_norm(nn.Linear(5, 3, bias=False)))
+    net[1].requires_grad_(requires_grad=False)
+    made = another(net, seed=1)
+    assert not torch.equal(made[0].weight, net[0].weight)  # the last that can be
+    assert torch.equal(made[1].weight, net[1].weight)
+    assert torch.equal(made[2].weight, net[2].weight)

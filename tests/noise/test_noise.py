@@ -462,6 +462,17 @@ def test_labels_are_looked_up_by_the_samples_number(tmp_path: Path) -> None:
         corrupt(noise, true, names(3), rng(), index=torch.tensor([2, 3, 1, 5]))
 
 
+def test_a_label_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    """Its labels may be shifted; empty lines at the end are not."""
+    path = tmp_path / "y.txt"
+    path.write_text("0\n1\n2\n1\n\n\n")
+    noise, true = Noise.parse(f"file:{path}"), torch.zeros(4).long()
+    assert corrupt(noise, true, names(3), rng(), samples=4).tolist() == [0, 1, 2, 1]
+    path.write_text("\n0\n1\n2\n1\n")
+    with says("the label file has 5 labels, but the data has 4 samples"):
+        corrupt(noise, true, names(3), rng(), samples=4)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

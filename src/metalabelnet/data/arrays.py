@@ -14,7 +14,7 @@ from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -71,14 +71,26 @@ def collect(items: Any, what: str, *, labeled: bool = True) -> tuple[Tensor, Ten
     return x.float() if x.is_floating_point() else x, torch.tensor(labels)
 
 
-def class_names(sets: Sequence[Any], labels: Sequence[Tensor]) -> tuple[str, ...]:
-    """What the first data set that says so calls its classes, or the numbers up to the largest label."""
+def class_names(sets: Mapping[str, Any], labels: Sequence[Tensor]) -> tuple[str, ...]:
+    """What the data sets that say so call their classes, or the numbers up to the largest label.
+
+    Two that number their classes differently, such as folders of which one lacks a class, cannot be taken together.
+    """
     count = 1 + max(int(part.max()) for part in labels if len(part))
-    for items in sets:
-        names = getattr(items, "classes", None)
-        if isinstance(names, list | tuple) and len(names) >= count and len({*map(str, names)}) == len(names):
-            return tuple(map(str, names))
-    return tuple(map(str, range(count)))
+    longest, said_by = tuple(map(str, range(count))), ""
+    for name, items in sets.items():
+        said = getattr(items, "classes", None)
+        names = tuple(map(str, said)) if isinstance(said, list | tuple) else ()
+        if len(set(names)) < max(len(names), 1):
+            continue
+        if said_by and any(one != other for one, other in zip(names, longest, strict=False)):
+            raise InputError(
+                f"{said_by} numbers its classes {', '.join(longest[:10])}, and {name} {', '.join(names[:10])}: "
+                "let both number them alike"
+            )
+        if not said_by or len(names) > len(longest):
+            longest, said_by = names, name
+    return longest if len(longest) >= count else tuple(map(str, range(count)))
 
 
 def _length(items: Any, what: str) -> int:
@@ -111,7 +123,7 @@ def _sample(sample: Any, what: str) -> Tensor:
 def _label(label: Any, what: str) -> int:
     try:
         number, whole = int(label), bool(int(label) == label)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number, whole = UNLABELED, False
     if not whole:
         raise InputError(f"{what} has the label {label!r}: a label is a whole number, or -1 for none")

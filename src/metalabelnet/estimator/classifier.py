@@ -21,7 +21,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.inputs import Samples, read_labels, read_mask, read_samples, without_label
+from metalabelnet.estimator.inputs import Samples, plain, read_labels, read_mask, read_samples, without_label
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
 from metalabelnet.train.in_memory import check_net, settle
@@ -187,7 +187,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             labeled = (~nothing).nonzero()[0]
             X, y = _safe_indexing(X, labeled), _safe_indexing(y, labeled)
             sample_weight = None if sample_weight is None else _safe_indexing(sample_weight, labeled)
-        return float(super().score(X, y, sample_weight))
+        return float(super().score(X, y if y is None else plain(column_or_1d(y)), sample_weight))
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: the network goes to the processor, so that it can be read where there is no card."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,8 +104,7 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     if unlabeled.all():
         raise InputError("no sample has a label: some must have one")
     labels = y[~unlabeled]
-    if labels.dtype.kind == "O" and all(isinstance(value, Integral) for value in labels):
-        labels = np.array(labels.tolist())  # whole numbers beside None
+    labels = plain(labels)
     try:
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -118,6 +117,12 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     given = np.full(len(y), UNLABELED, dtype=np.int64)
     given[~unlabeled] = numbers
     return given, classes
+
+
+def plain(labels: Array) -> Array:
+    """Numbers that stood beside None, and are objects therefore, as numbers."""
+    numbers = labels.dtype.kind == "O" and all(isinstance(value, Real | np.bool_) for value in labels)
+    return np.array(labels.tolist()) if numbers else labels
 
 
 def without_label(y: Array) -> NDArray[np.bool_]:
@@ -140,6 +145,8 @@ def read_mask(trusted: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:
     if trusted is None:
         return np.zeros(len(given), dtype=bool)
     mask = np.asarray(trusted)
+    if mask.dtype == object and any(type(value).__name__ == "NAType" for value in mask.flat):
+        raise InputError("trusted has gaps: give a mask, True or False for each sample")
     if mask.shape != given.shape or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):
         raise InputError(
             f"trusted is {mask.dtype} of shape {mask.shape}: give a mask, True or False for each of the "

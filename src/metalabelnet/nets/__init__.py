@@ -63,18 +63,23 @@ def auto(shape: tuple[int, ...], kind: str | None = None) -> str:
 
 
 def another(net: nn.Module, *, seed: int) -> nn.Module:
-    """A network like this one, its weights drawn anew from the seed: for methods that need several.
+    """A network like this one, for methods that need several: with its weights, but a last layer drawn from the seed.
 
-    Every module with a `reset_parameters` is reset, which is what PyTorch's own layers have; attention has it with an
-    underscore. What has none, such as a bare parameter, is copied as it is.
+    The weights may be what the network is there for, because they were trained elsewhere. The last layer is the last
+    module that is learned and has a `reset_parameters`, as PyTorch's own have.
     """
     copied = copy.deepcopy(net).cpu()  # the seed is of the generator there
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        for module in copied.modules():
-            reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
-            if callable(reset):
-                reset()
+        for module in reversed(list(copied.modules())):
+            reset = getattr(module, "reset_parameters", None)
+            before = [weight.clone() for weight in module.parameters(recurse=False) if weight.requires_grad]
+            if not callable(reset) or not before:
+                continue
+            reset()
+            learned = [weight for weight in module.parameters(recurse=False) if weight.requires_grad]
+            if not all(map(torch.equal, before, learned)):
+                break
     return copied
 
 

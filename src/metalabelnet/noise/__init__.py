@@ -38,12 +38,14 @@ def corrupt(
     generator: torch.Generator,
     *,
     index: Tensor | None = None,
+    samples: int | None = None,
     probabilities: Tensor | None = None,
 ) -> Tensor:
     """The labels these rows are given under this noise.
 
     true           (N,) int64; −1 is unknown, stays as it is and counts for nothing
     index          (N,) the samples' numbers in the original data, which `file` looks up (default 0 to N − 1)
+    samples        how many the original data has, and a `file` may have labels of
     probabilities  (N, C) a network's probabilities or log-probabilities of these rows, for `feature`
     """
     wrong = (true < UNLABELED) | (true >= len(classes))
@@ -60,7 +62,7 @@ def corrupt(
         if noise.kind == "matrix":
             return from_matrix(true, read_matrix(noise.path, len(classes)), generator)
         index = torch.arange(len(true)) if index is None else index
-        return from_file(true, read_labels(noise.path, len(classes)), index)
+        return from_file(true, read_labels(noise.path, len(classes)), index, samples)
     assert noise.rate is not None  # for the type checker: Noise has seen to it
     if noise.kind == "uniform":
         return uniform(true, len(classes), noise.rate, generator)

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def from_file(true: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-    """The file's label of every row, looked up by the sample's number in the original data.
+def from_file(true: Tensor, labels: Tensor, index: Tensor, samples: int | None = None) -> Tensor:
+    """The file's label of every row, looked up by the sample's number in the original data, which has so many samples.
 
-    A row of unknown truth (−1) stays unlabeled, as with every other noise.
+    A row of unknown truth (−1) stays unlabeled, as with every other noise. Labels that are too many may be shifted,
+    unless they are empty lines at the end.
     """
+    if samples is not None and bool((labels[samples:] != UNLABELED).any()):
+        raise InputError(
+            f"the label file has {len(labels)} labels, but the data has {samples} samples: it takes a label for every "
+            f"sample of the original data, and no more (-1 for unlabeled)"
+        )
     if len(index) and int(index.max()) >= len(labels):
         raise InputError(
             f"the label file has {len(labels)} labels, but the data has a sample number {int(index.max())}: "

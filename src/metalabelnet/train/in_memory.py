@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from metalabelnet.core.passes import predict
+from metalabelnet.core.passes import predict, trainable
 from metalabelnet.data import UNLABELED, Rows
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.splits import hold_out
@@ -20,7 +21,7 @@ from metalabelnet.seeds import generator
 from metalabelnet.train.prepare import Problem, check_labeled, device_of
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from metalabelnet.train.settings import Run
 
@@ -91,18 +92,36 @@ def check_every_class(meta: Rows) -> None:
 
 
 def check_net(net: nn.Module, settled: Settled) -> None:
-    """Refuse a network that cannot read these samples, or does not give a number for each class."""
+    """Refuse a network that cannot read these samples, cannot learn, or does not give a number for each class."""
     rows, dtype = settled.problem.train, settled.run.torch_dtype
     few = to_input(rows.x[:2], dtype)
+    if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise InputError(f"the network is in a {type(net).__name__}: give the module inside, net.module")
+    if not trainable(net):
+        raise InputError("the network has no weight that is learned: all of them are frozen (requires_grad is False)")
     try:
-        logits = predict(net.to(few.device, dtype), few)
-    except (RuntimeError, ValueError, TypeError) as error:
+        given = {"gives": predict(net.to(few.device, dtype), few), "gives in training": _in_training(net, few)}
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"the network cannot read a batch of shape {tuple(few.shape)}: {reason}") from error
     wanted = (len(few), len(rows.classes))
-    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    if shape != wanted:
-        raise InputError(f"the network gives {shape} for {len(few)} samples, not logits of shape {wanted}")
+    for gives, logits in given.items():
+        shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        if shape != wanted:
+            raise InputError(f"the network {gives} {shape} for {len(few)} samples, not logits of shape {wanted}")
+
+
+@torch.no_grad()
+def _in_training(net: nn.Module, x: Tensor) -> Any:
+    """What the network gives in train mode, which is to leave it as it was."""
+    mode, state = net.training, {name: t.clone() for name, t in net.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            return net.train()(x)
+    finally:
+        net.train(mode)
+        for name, t in net.named_buffers():
+            t.copy_(state[name])
 
 
 def _without_clean(run: Run, train: Rows) -> tuple[Run, Rows, Rows]:

@@ -74,7 +74,11 @@ class Result:
 
         Images of bytes are scaled to [−1, 1] before it reads them.
         """
-        return self.method.classifier().eval()
+        model = self.method.classifier().eval()
+        learned = {name: weight.requires_grad for name, weight in self.method.net.named_parameters()}
+        for name, weight in model.named_parameters():  # an average has none that is, but whoever goes on needs them
+            weight.requires_grad_(learned.get(name, weight.requires_grad))
+        return model
 
 
 def training(
@@ -112,8 +116,9 @@ def training(
     loop = Loop(run, problem, net, files)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
-        about = {"classes": problem.train.classes, "shape": problem.shape, "own_net": own_net, "data_digest": data}
-        files.create(run, inputs=problem.inputs, **about)
+        is_bytes = problem.train.x.dtype == torch.uint8
+        about = {"classes": problem.train.classes, "shape": problem.shape, "bytes": is_bytes, "own_net": own_net}
+        files.create(run, inputs=problem.inputs, data_digest=data, **about)
     with nullcontext() if files is None else files.held():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))

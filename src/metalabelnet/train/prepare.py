@@ -167,6 +167,7 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
         train.classes,
         generator(run.seed, "noise"),
         index=train.index,
+        samples=len(data.train),
         probabilities=scores,
     )
     known = train.true != UNLABELED

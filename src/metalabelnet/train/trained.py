@@ -31,6 +31,11 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
             f"{files.path} was trained with a network of its own ({about['own_net']}), which cannot be rebuilt by "
             "name: load model.safetensors in Python"
         )
+    if len(about["shape"]) == 3 and not about.get("bytes", True):
+        raise InputError(
+            f"{files.path} was trained on images that code of its own had made into floating-point numbers: how, the "
+            "folder does not say; load model.safetensors in Python"
+        )
     if is_users(run.net) and run.net != net:
         raise InputError(f"{files.path} was trained with your own network: allow its code to run with --net {run.net}")
     rows = (_nobody(tuple(about["shape"]), tuple(about["classes"])) if rows is None else rows).to(device_of(run))
