@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -396,3 +397,76 @@ def test_an_error_says_what_was_guessed_before_it(capsys: Capture, here: Path) -
     assert said.endswith("(columns as guessed: 2 features, label in 'class')")
     named = ["--label", "class", "--features", "size"]
     assert "guessed" not in refused(["train", "t.csv", "--trusted", "ok", *named, "--out", "run"], capsys)
+
+
+def test_rows_of_one_id_keep_their_cells_where_one_is_left_out(capsys: Capture) -> None:
+    made = [
+        [f"c{k // 2}", "12.x" if k == 2 else f"{v:.3f}", y if ok or k % 7 else "", int(ok)]
+        for k, (v, y, ok, _) in enumerate(rows())
+    ]
+    write_csv(Path("t.csv"), ["id", "v", "label", "ok"], made)
+    train("t.csv", capsys, "--trusted", "ok", "--on-error", "skip")
+    found = read_csv(Path("run/labels.csv"))
+    assert len(found) == 59
+    assert all(made[int(row["index"])][0] == row["id"] for row in found)
+    assert all(made[int(row["index"])][2] == row["given"] for row in found)
+    tasks = json.loads(call(["labels", "run", "--format", "label-studio"], capsys).out)
+    assert [task["data"]["text"] for task in tasks] == [f"v: {made[int(row['index'])][1]}" for row in found]
+    assert call(["review", "run", "--take", "labels", "-o", "out.csv"], capsys).code == 0
+    assert [row["given"] for row in read_csv(Path("out.csv"))] == [label for _, _, label, _ in made]
+
+
+def test_rows_of_one_picture_where_another_is_broken(capsys: Capture, here: Path) -> None:
+    """Two people have labeled each picture; one picture is broken, so that numbers and places part."""
+    truth = photos(here / "pics")[5:85]
+    (here / "pics" / truth[3][0]).write_bytes(b"no picture")
+    made = [[f"pics/{name}", label, int(k % 4 == 0)] for k, (name, label) in enumerate(truth)]
+    made += [[path, label, 0] for path, label, _ in made]
+    write_csv(here / "t.csv", ["path", "label", "ok"], made)
+    train("t.csv", capsys, "--trusted", "ok", "--on-error", "skip")
+    assert all(made[int(row["index"])][0] == row["id"] for row in read_csv(Path("run/labels.csv")))
+    assert call(["review", "run", "--take", "labels", "-o", "out.csv"], capsys).code == 0
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_training(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    odd = os.fsencode(here / "photos" / "rare") + b"/caf\xe9.png"
+    try:
+        Path(os.fsdecode(odd)).write_bytes((here / "photos" / "rare" / "0.png").read_bytes())
+    except (OSError, UnicodeError):
+        pytest.skip("the file system takes no such name")
+    said = refused(["train", "photos", "--meta", "checked.csv", *QUICK.split(), "--out", "run"], capsys)
+    assert r"photos: the name 'rare/caf\udce9.png' is not UTF-8, and no table can hold it; rename the file" in said
+    assert not Path("run").exists()
+
+
+def test_label_studio_is_told_no_root_that_is_not_there(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    train("photos", capsys, "--meta", "checked.csv")
+    tasks = ["labels", str(here / "run"), "--top", "3", "--format", "label-studio"]
+    assert f"DOCUMENT_ROOT={here}, and add {here / 'photos'} as local storage" in call(tasks, capsys).err
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    said = call(tasks, capsys)
+    assert "ROOT" not in said.err
+    assert "tasks hold ids alone. Their folder cannot be named: photos is not there, seen from the folder" in said.err
+    assert len(json.loads(said.out)) == 3
+    assert call([*tasks[:-1], "fiftyone"], capsys).err == ""  # which knows images by their path within that folder
+
+
+def test_files_about_samples_count_all_rows_of_a_table(capsys: Capture, here: Path) -> None:
+    """Also those that are trusted, and not trained on, and those that are left out."""
+    cells = [[f"{k % 2 * 4 + k / 60:.2f}" if k != 33 else "12.x", "ab"[k % 2], int(k % 6 < 2)] for k in range(60)]
+    write_csv(here / "table.csv", ["v", "label", "ok"], cells)
+    asked = "train table.csv --features v --trusted ok --truth label --on-error skip"
+    for count, fits in ((60, True), (40, False), (61, False)):
+        np.savetxt(here / "labels.txt", np.arange(count) % 2, fmt="%d")
+        np.save(here / "probs.npy", np.full((count, 2), 0.5))
+        for noise in (["file:labels.txt"], ["feature:0.2", "--noise-probs", "probs.npy"]):
+            out = f"{noise[0][:4]}-{count}"
+            said = call([*asked.split(), *QUICK.split(), "--noise", *noise, "--out", out], capsys)
+            assert said.code == (0 if fits else 2), said.err

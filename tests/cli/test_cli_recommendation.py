@@ -97,3 +97,32 @@ def test_compare_ends_with_it(
     last = said.out.rpartition("\n\n")[2]
     assert "was best here, with" in last
     assert "selected on 4 clean samples (1 a class)" in " ".join(last.split())
+
+
+def of_seeds(**accuracies: dict[int, float]) -> Summaries:
+    """Summaries of methods some of whose runs have failed."""
+    made = summaries(**{method: list(by_seed.values()) for method, by_seed in accuracies.items()})
+    return {method: dict(zip(accuracies[method], by_seed.values(), strict=True)) for method, by_seed in made.items()}
+
+
+def test_methods_that_share_one_seed_of_several_are_not_ranked() -> None:
+    said = recommend(of_seeds(a={0: 90.0, 1: 80.0, 2: 94.0}, b={1: 87.0}), 10)
+    assert said.startswith("Which method was best here cannot be said; a has 88.00 % of the test samples right. ")
+    assert "Too few seeds are shared with a to compare it with b (1 of 3, 7.00 points ahead there). " in said
+    for wrong in ("was best here,", "in one run", "known as", "comes near"):
+        assert wrong not in said
+
+
+def test_methods_are_compared_on_the_seeds_that_most_runs_share() -> None:
+    """The one that ran through must not win because of that, nor by its luck with another seed."""
+    failed = of_seeds(a={0: 70.0, 1: 71.0, 2: 99.0}, b={0: 90.0, 1: 92.0}, c={0: 85.0, 1: 86.0}, d={2: 99.0})
+    said = recommend(failed, 10)
+    assert said.startswith("b was best here, with 91.00 % of the test samples right (compared on seeds 0 and 1). ")
+    assert "That is 5.50 ± 0.71 points ahead of c, seed by seed, and ahead in 2 of 2" in said
+    assert "to compare it with d (0 of 2). " in said
+    one = recommend(of_seeds(a={0: 90.0, 1: 80.0}, b={1: 87.0}), 10)
+    low, high = wilson(87.0, 500)
+    assert one.startswith("b was best here, with 87.00 % of the test samples right (compared on seed 1). That is 7.00 ")
+    assert (
+        f"points ahead of a, in one run; from 500 samples alone its accuracy is known as {low:.1f} to {high:.1f}" in one
+    )

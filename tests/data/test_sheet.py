@@ -49,3 +49,15 @@ def test_a_name_that_comes_twice_is_said(tmp_path: Path) -> None:
     file.write_text("a,b,c,b,a\n1,2,3,4,5\n")
     with pytest.raises(InputError, match="two columns have the name 'a'; give each its own"):
         sheet.header(file)
+
+
+def test_rows_keep_their_number_in_the_table(tmp_path: Path) -> None:
+    """Whichever rows are clean, or cannot be read: what is looked up by it is another row's otherwise."""
+    file = tmp_path / "t.csv"
+    cells = [("1.x" if k in (3, 8) else f"{k}.5", "ab"[k % 2], int(k in (0, 1, 6))) for k in range(60)]
+    file.write_text("v,label,ok\n" + "".join(f"{v},{label},{ok}\n" for v, label, ok in cells))
+    data = read(file, Reading(trusted="ok", on_error="skip"))
+    assert data.meta is not None
+    assert (data.train.index.tolist()[:5], data.meta.index.tolist()) == ([2, 4, 5, 7, 9], [0, 1, 6])
+    assert data.train.ids == tuple(map(str, data.train.index.tolist()))
+    assert (data.samples, len(data.train)) == (60, 55)

@@ -18,7 +18,7 @@ from shell import call
 from metalabelnet.errors import InputError
 from metalabelnet.report import make_report, page, samples, source
 from metalabelnet.report.comparison import compare, spread
-from metalabelnet.report.curves import ticks
+from metalabelnet.report.curves import Series, chart, ticks
 from metalabelnet.report.markup import tag
 from metalabelnet.report.section import section
 
@@ -235,3 +235,24 @@ def test_ticks_span_the_values_in_round_steps() -> None:
 def test_text_is_escaped_where_markup_is_not() -> None:
     assert tag("p", "<b>", tag("i", "&"), title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;<i>&amp;</i></p>'
     assert tag("p", "\udce9") == "<p>?</p>"  # of a file name that is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (93.33333333333333, 93.33333333333334),
+        (0.0, 1e-13),
+        (1e-13, 2e-13),
+        (-1e-13, 1e-13),
+        (1e9, 1e9 + 1e-6),
+        (0.0, 2e-9),
+    ],
+)
+def test_values_that_differ_by_rounding_are_drawn(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert len(found) >= 2
+    assert found == sorted({*found})
+    assert found[0] <= low + 1e-9
+    assert found[-1] >= high - 1e-9
+    drawn = chart("accuracy", [Series(name="a", points=[(0, low), (1, high)])])
+    assert "polyline" in str(drawn)

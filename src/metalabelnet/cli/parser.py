@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from metalabelnet.cli.review import add_review, review
 from metalabelnet.data.own import ON_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 TRAIN = """examples:
   metalabelnet train digits --noise uniform:0.4 --meta 100
@@ -60,6 +61,12 @@ REPORT = """examples:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaint is one line."""
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """The arguments, and the words that say them."""
+        found = super().parse_args(args, namespace)
+        found.words = list(sys.argv[1:] if args is None else args)
+        return found
+
     def error(self, message: str) -> Any:
         """Say what is wrong and where help is."""
         self.exit(2, f"metalabelnet: {message} (see {self.prog} --help)\n")
@@ -92,9 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_export(command("export", commands.export, "write the model of a run for other programs", EXPORT))
     _add_report(command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT))
-    add_review(
-        command("review", review, "look at labels on a page of this computer, and take away what is right", REVIEW)
-    )
+    text = "look at labels on a page of this computer, and take away what is right"
+    add_review(command("review", review, text, REVIEW), _file)
     add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
     methods = command("methods", commands.methods, "list the methods, or the settings of one")
     methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")

@@ -17,7 +17,8 @@ FEW = 30  # clean samples of a class
 def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: int) -> str:
     """A paragraph from the summaries of each method, by seed.
 
-    Methods are compared seed by seed, because runs with one seed share their split, their noise and their luck.
+    Methods are compared seed by seed, because runs with one seed share their split, their noise and their luck. Where
+    runs have failed, that is on the seeds most runs share, and who lacks one of them is not ranked.
     """
     done = {method: by_seed for method, by_seed in summaries.items() if by_seed}
     if not done:
@@ -27,19 +28,53 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
     key = "test_accuracy" if measured else "meta_accuracy"
     part = "test" if measured else "select"
     samples = first["samples"]
-    values = {method: {seed: s[key] for seed, s in by_seed.items()} for method, by_seed in done.items()}
+    found = {method: {seed: s[key] for seed, s in by_seed.items()} for method, by_seed in done.items()}
+    seeds = _shared(found)
+    values = {method: {seed: v[seed] for seed in seeds} for method, v in found.items() if v.keys() >= {*seeds}}
     means = {method: statistics.mean(v.values()) for method, v in values.items()}
     order = sorted(means, key=lambda method: -means[method])
     best = order[0]
     level = [method for method in order[1:] if means[method] == means[best]]
     what = "test samples right" if measured else "held-out clean samples right, on which the epoch was selected too"
-    were = f"{_list([best, *level])} were level and best" if level else f"{best} was best"
-    sentences = [f"{were} here, with {means[best]:.2f} % of the {what}"]
+    were = f"{_list([best, *level])} were level and best here, with" if level else f"{best} was best here, with"
+    if len(values) == 1 < len(found):
+        were = f"Which method was best here cannot be said; {best} has"
+    sentences = [f"{were} {means[best]:.2f} % of the {what}{_where(seeds, [found[method] for method in values])}"]
     others = [method for method in order[1:] if method not in level]
     if others:
         sentences.append(_against(best, others, values, samples[part]))
-    sentences.append(_clean(done[best], samples, classes, measured=measured))
+    if len(values) < len(found):
+        sentences.append(_not_ranked(best, [method for method in found if method not in values], found))
+    sentences.append(_clean({seed: done[best][seed] for seed in seeds}, samples, classes, measured=measured))
     return ". ".join(sentences) + "."
+
+
+def _shared(values: Mapping[str, Mapping[int, float]]) -> list[int]:
+    """The seeds of a method by which most runs are compared, or of such the ones by which most methods are."""
+
+    def compared(one: Mapping[int, float]) -> tuple[int, int]:
+        methods = sum(v.keys() >= one.keys() for v in values.values())
+        return methods * len(one), methods
+
+    most = max(values.values(), key=compared)
+    return sorted(most)
+
+
+def _where(seeds: Sequence[int], ranked: Sequence[Mapping[int, float]]) -> str:
+    """On which seeds methods are compared, where one has more."""
+    some = any(len(v) > len(seeds) for v in ranked)
+    return f" (compared on seed{'s' if len(seeds) > 1 else ''} {_list([*map(str, seeds)])})" if some else ""
+
+
+def _not_ranked(best: str, others: Sequence[str], values: Mapping[str, Mapping[int, float]]) -> str:
+    """Which methods lack seeds, and what is known of them against the best."""
+    said = []
+    for method in others:
+        differences = _paired(values[method], values[best])
+        mean = statistics.mean(differences) if differences else 0.0
+        known = f", {abs(mean):.2f} points {'behind' if mean < 0 else 'ahead'} there" if differences else ""
+        said.append(f"{method} ({len(differences)} of {len(values[best])}{known})")
+    return f"Too few seeds are shared with {best} to compare it with {_list(said)}"
 
 
 def _against(best: str, others: Sequence[str], values: Mapping[str, Mapping[int, float]], n: int) -> str:

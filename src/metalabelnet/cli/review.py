@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
+from metalabelnet.cli.output import for_data, whole
 from metalabelnet.data import Reading
 from metalabelnet.review import server, source, take
 from metalabelnet.review.store import Store
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 EXAMPLES = """examples:
   metalabelnet review runs/mine                            check suspects, build a clean set
@@ -23,15 +25,15 @@ EXAMPLES = """examples:
 """
 
 
-def add_review(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `review`."""
+def add_review(parser: argparse.ArgumentParser, file: Callable[[str], Path | None]) -> None:
+    """The arguments of `review`; `file` says what is written to."""
     add = parser.add_argument
     add("source", metavar="RUN|DATA", help="a finished run's folder; or data, to build a clean set of it")
     add("--port", type=int, default=0, metavar="N", help="port of this computer's own address (default: a free one)")
     add("--open", action="store_true", help="open the page in a browser")
     add("--take", choices=sorted(take.TAKES), help="serve no page; write the clean set, the labels or the verdicts")
     add("--drawn", action="store_true", help="with --take clean: leave out what was checked as a suspect")
-    add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    add("-o", "--output", type=file, metavar="FILE", help="where to write (default, and for -: standard output)")
     add("--db", type=Path, metavar="FILE", help="the file of the verdicts (default: review.sqlite in the run folder)")
     add("--data", metavar="PATH", help="where the run's data lies now, if it was moved")
     for name, text in (
@@ -70,7 +72,7 @@ def review(args: argparse.Namespace) -> None:
     try:
         server.serve(found, store, args.port, ready)
     except KeyboardInterrupt:
-        console.say(f"stopped; go on with: metalabelnet review {args.source}")
+        console.say(f"stopped; go on with: {shlex.join(['metalabelnet', *args.words])}")
 
 
 def _take(args: argparse.Namespace, found: source.Source, store: Store, console: Console) -> None:
@@ -80,8 +82,10 @@ def _take(args: argparse.Namespace, found: source.Source, store: Store, console:
         for note in found.notes:
             console.say(note)
     if args.output is None:
-        sys.stdout.writelines(lines)
-        sys.stdout.flush()
+        out = for_data()
+        out.writelines(lines)
+        out.flush()
     else:
-        args.output.write_text("".join(lines), encoding="utf-8", newline="")
+        with whole(args.output) as file:
+            file.writelines(lines)
         print(f"{len(lines) - 1} rows written to {args.output}")

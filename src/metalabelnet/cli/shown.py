@@ -28,7 +28,7 @@ def of_rows(run: Path, rows: Sequence[Row], tool: str) -> tuple[list[Row], list[
     inputs, data = files.inputs() or {}, Path(str(files.about()["run"]["data"]))
     kind = inputs.get("kind")
     if kind == "image":
-        paths, why = _paths(run, data, rows) if inputs.get("column") else ({}, "")
+        paths, why = _paths(run, data, rows) if inputs.get("column") else ({}, _missing(data, tool))
         known = {int(row["index"]): row["id"] for row in rows} | paths
         if tool == "fiftyone" or why:
             return [{**row, "file": "" if why else known[int(row["index"])]} for row in rows], _told(why)
@@ -47,6 +47,13 @@ def of_rows(run: Path, rows: Sequence[Row], tool: str) -> tuple[list[Row], list[
 
 def _told(why: str) -> list[str]:
     return [f"{IDS_ALONE} {why}"] if why else []
+
+
+def _missing(folder: Path, tool: str) -> str:
+    """A sentence where Label Studio cannot be told of a folder, because it is not seen from here."""
+    if tool == "fiftyone" or folder.is_dir():
+        return ""
+    return f"Their folder cannot be named: {folder} is not there, seen from the folder this was called in."
 
 
 def _below(root: Path, file: Path) -> str:

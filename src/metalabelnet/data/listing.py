@@ -97,7 +97,11 @@ def from_folder(path: Path) -> Listing:
 
 def image_files(folder: Path) -> list[Path]:
     """All images below a folder, in an order that does not depend on the file system; hidden ones left out."""
-    return [file for file in _files(folder) if images.is_image(file)]
+    found = [file for file in _files(folder) if images.is_image(file)]
+    for name in (file.relative_to(folder).as_posix() for file in found):
+        if name.encode(errors="ignore").decode() != name:  # bytes that stand for no character
+            raise InputError(f"{folder}: the name {name!r} is not UTF-8, and no table can hold it; rename the file")
+    return found
 
 
 def other_files(folder: Path) -> Counter[str]:

@@ -120,7 +120,7 @@ def _read(
         notes.append(f"{size} of samples are more than memory should hold: read from disk as needed")
     where, ids = torch.tensor(kept, dtype=torch.long), tuple(all_of.ids[k] for k in kept)
     given, true, part = all_of.given[where], all_of.true[where], all_of.part[where]
-    rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids)
+    rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids, index=where)
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
@@ -135,6 +135,7 @@ def _read(
         inputs=inputs.to_json(),
         cells="" if found.kind == "image" else _digest(all_of.items),
         notes=tuple(notes),
+        listed=len(train.items),
     )
 
 

@@ -82,6 +82,7 @@ class DataSet:
     inputs   how a sample becomes numbers, as JSON holds it; None where the source has numbers already
     cells    what stands for the cells or texts that numbers were made of; "" where none were
     notes    what the person should hear: what was guessed, left out, found twice
+    listed   how many samples training rows are numbered among, with those that are clean or left out; 0: they are all
     """
 
     name: str
@@ -92,6 +93,12 @@ class DataSet:
     inputs: dict[str, Any] | None = None
     cells: str = ""
     notes: tuple[str, ...] = ()
+    listed: int = 0
+
+    @property
+    def samples(self) -> int:
+        """How many samples the index of the training rows counts."""
+        return self.listed or len(self.train)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -117,8 +124,9 @@ def make_rows(
     what: str,
     true: Tensor | None = None,
     ids: tuple[str, ...] | None = None,
+    index: Tensor | None = None,
 ) -> Rows:
-    """Build checked rows. `what` names them in errors (a file, a data set's part)."""
+    """Build checked rows, by default numbered from 0. `what` names them in errors (a file, a data set's part)."""
     if len(x) == 0:
         raise InputError(f"{what}: there are no samples")
     if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim >= 2 and x.is_floating_point()):
@@ -138,7 +146,7 @@ def make_rows(
         x=x.contiguous() if isinstance(x, Tensor) else x,
         given=given.long(),
         true=true.long(),
-        index=torch.arange(len(x)),
+        index=torch.arange(len(x)) if index is None else index.long(),
         classes=classes,
         ids=tuple(map(str, range(len(x)))) if ids is None else ids,
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 34
 COLORS = 8
+ALIKE = 1e-9  # values that differ by less, or by less of their size, differ by rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,8 @@ class _Plot:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers that span the values, two at least and about so many."""
-    if high <= low:
-        pad = abs(low) / 10 or 1.0
+    if high - low <= ALIKE * max(1.0, abs(high)):
+        pad = abs(low) / 10 if abs(low) > ALIKE else 1.0
         low, high = low - pad, high + pad
     rough = (high - low) / most
     size = 10.0 ** math.floor(math.log10(rough))

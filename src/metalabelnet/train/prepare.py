@@ -153,7 +153,7 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
     scores = None
     if noise.kind == "feature":
         if run.noise_probs:
-            whole = read_probabilities(Path(run.noise_probs), len(data.train), len(data.classes))
+            whole = read_probabilities(Path(run.noise_probs), data.samples, len(data.classes))
             scores = whole[train.index]
         elif readings is None:
             scores = _probe(run, data, train)
@@ -167,7 +167,7 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
         train.classes,
         generator(run.seed, "noise"),
         index=train.index,
-        samples=len(data.train),
+        samples=data.samples,
         probabilities=scores,
     )
     known = train.true != UNLABELED
