@@ -49,7 +49,7 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     summary = RunFolder(here / "run").summary()
     assert (summary["meta_accuracy"], summary["samples"]["select"]) == (50.0, 4)
     right = "with 50.00 % of 4 clean samples right, which stands for 15 to 85 % (95 %)"
-    assert f"epoch {summary['selected_epoch']}, {right}" in said.out
+    assert f"epoch {summary['selected_epoch'] + 1} of 5, {right}" in said.out
     test, last = summary["test_accuracy"], summary["test_accuracy_last"]
     assert f"{test:.2f} %; at the last epoch {last:.2f} %" in said.out
     with (here / "run" / "labels.csv").open(encoding="utf-8") as file:

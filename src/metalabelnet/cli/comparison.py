@@ -29,7 +29,8 @@ def show_summary(console: Console, files: RunFolder) -> None:
     low, high = wilson(s["meta_accuracy"], count)
     of = f"{_percent(s['meta_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
     right = f"{of} right, which stands for {low:.0f} to {high:.0f} %"
-    rows = [["selected", f"epoch {s['selected_epoch']}, with {right} (95 %)"]]
+    epoch = f"epoch {s['selected_epoch'] + 1} of {s['epochs']}"  # as while it ran; files count from 0
+    rows = [["selected", f"{epoch}, with {right} (95 %)"]]
     if s["test_accuracy"] is not None:
         rows += [
             ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],
