@@ -12,7 +12,7 @@ class Made:
     """Stands in for a source: so many samples of some classes, everything about them random."""
 
     def __init__(self, count: int, classes: int = 3, seed: int = 0) -> None:
-        self.count, self.fingerprint = count, f"{count} {classes} {seed}"
+        self.count, self.fingerprint, self.numbered = count, f"{count} {classes} {seed}", False
         self.classes = tuple("abcdefghij"[:classes])
         self.random, self.rows = random.Random(seed), []
         for k in range(count):

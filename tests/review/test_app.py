@@ -248,3 +248,49 @@ def test_what_cannot_be_reviewed_is_refused_with_a_sentence(make_page, tmp_path:
     with pytest.raises(InputError, match="is not where it was"):
         make_page(tmp_path / "run")
     assert page.get("/").status_code == 200
+
+
+def test_a_page_whose_data_another_program_read_in_anew_shows_and_writes_nothing(make_page, tmp_path: Path) -> None:
+    photos(tmp_path / "photos", count=12, unlabeled=0)
+    page = make_page(tmp_path / "photos")
+    (n,) = cards(page.get("/clean").text)
+    Image.new("RGB", (9, 9), "red").save(tmp_path / "photos" / FRUIT[0] / "0.png")  # all others move by one
+    other = make_page(tmp_path / "photos")
+    said = {"n": n, "seen": 0, "page": "clean", "say": "skip"}
+    answers = [page.get(address) for address in ("/clean", "/take", "/take/clean.csv", f"/sample/{n}/small")]
+    for answer in (*answers, page.post("/verdict", **said), page.post("/undo")):
+        assert answer.status_code == 400
+        assert "was read in anew by another program; start this one again" in answer.text
+    assert other.standing() == {}
+    assert other.get("/clean").status_code == 200
+    assert other.post("/verdict", **said).status_code == 303
+
+
+def test_a_look_with_the_label_in_sight_is_remembered_after_its_undoing(page: Served) -> None:
+    page.get("/clean?wanted=10&way=random")
+    (n,) = cards(page.get("/clean").text)
+    how = {"n": n, "seen": 0, "page": "clean", "way": "random", "say": "choose", "class": "birne", "tab": "t"}
+    page.post("/verdict", **how, blind="0")
+    page.post("/undo", page="clean", tab="t")
+    page.get("/clean?wanted=10&way=random&blind=1")
+    page.post("/verdict", **how, blind="1")
+    asked = "SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC"
+    assert page.store.reading().execute(asked, (n,)).fetchone()[0] == 0
+    assert "is shown here once samples were judged blind" in page.get("/clean").text
+
+
+def test_verdicts_on_samples_that_have_gone_do_not_count(make_page, tmp_path: Path) -> None:
+    photos(tmp_path / "photos", count=30, unlabeled=0)
+    page = make_page(tmp_path / "photos")
+    rows = page.rows("given = 0")[:4]
+    for row in rows:
+        page.post(
+            "/verdict", n=row["n"], seen=0, page="clean", way="random", blind="1", say="choose", **{"class": "birne"}
+        )
+    file = tmp_path / "photos" / rows[0]["id"]
+    file.rename(file.with_name("another name.png"))
+    page = make_page(tmp_path / "photos")
+    assert page.get("/take/clean.csv").text.count("person") == 3
+    assert "whose class you have confirmed (3)" in page.get("/take").text
+    assert '<span class="number">3 of 10</span>' in page.get("/clean").text
+    assert '<span class="number">4 of 10</span>' not in page.get("/clean").text

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,4 +185,20 @@ def test_scripts_in_labels_ids_and_texts_do_not_run(
     assert nasty[0] in page.locator(".history").inner_text()
     assert page.locator("script").count() == 2
     assert page.locator("main img").count() == 0
+    assert page.complaints == []
+
+
+def test_keys_mean_what_they_say_where_classes_are_called_so(
+    chromium: Any, start: Callable[..., Program], tmp_path: Path
+) -> None:
+    rows = [(f"r{k}", f"the text of words number {k}", ("skip", "unusable")[k % 2]) for k in range(20)]
+    file = write_csv(tmp_path / "texts.csv", ("id", "text", "label"), rows)
+    page = opened(chromium, start(file))
+    for key in ("Delete", "PageDown"):
+        with page.expect_navigation():
+            page.keyboard.press(key)
+    with sqlite3.connect(f"{file}.review.sqlite") as db:
+        kinds = [row[0] for row in db.execute("SELECT kind FROM verdicts ORDER BY v")]
+    db.close()
+    assert kinds == ["unusable", "skip"]
     assert page.complaints == []

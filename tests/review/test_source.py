@@ -2,17 +2,20 @@
 
 import csv
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from files import TABLE, photos, table_rows, write_csv
+from files import QUICK, TABLE, photos, table_rows, write_csv
 from PIL import Image
 from shell import call
+from tiny import CLASSES, write_npz
 
 from metalabelnet.data import Reading, load
 from metalabelnet.errors import InputError
 from metalabelnet.review import source as sources
+from metalabelnet.review.table import likely_classes
 
 
 def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path, capsys) -> None:
@@ -75,7 +78,7 @@ def test_samples_that_were_left_out_do_not_shift_the_others(make_page, tmp_path:
 def test_of_many_classes_the_five_most_likely_are_known() -> None:
     columns = ["index", "id", *(f"{kind}_{k}" for k in range(1, 6) for kind in ("class", "p"))]
     number = {f"kind {k}": k for k in range(60)}
-    likely = sources._likely(columns, number)
+    likely = likely_classes(columns, number)
     row = ["0", "x", "kind 7", "0.5", "kind 59", "0.2", "kind 0", "0.1", "kind 1", "0.05", "kind 2", "0.05"]
     assert likely(row) == [(7, 0.5), (59, 0.2), (0, 0.1), (1, 0.05), (2, 0.05)]
 
@@ -91,3 +94,113 @@ def test_a_table_that_is_none_is_refused(make_page, trained: Path, tmp_path: Pat
     (tmp_path / "run" / "labels.csv").write_text("something else\n1\n")
     with pytest.raises(InputError, match="is not a label table of this version"):
         make_page(tmp_path / "run")
+
+
+def test_a_picture_that_has_gone_takes_no_verdict_with_it(make_page, trained: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    page = make_page()
+    first, *others = page.rows("split = 'train' AND given >= 0")[:4]
+    for row in (first, *others):
+        page.post("/verdict", n=row["n"], seen=0, say="keep")
+    (tmp_path / "photos" / first["id"]).unlink()
+    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--take", "clean"]
+    said = call(command, capsys)
+    assert said.code == 0, said.err
+    by_person = [line.split(",")[0] for line in said.out.splitlines() if line.endswith(",person")]
+    assert sorted(by_person) == sorted(row["id"] for row in others)
+    assert "1 samples of the run are not in" in said.err
+    assert f"any more, as {first['id']!r}: left out" in said.err
+    for row in page.rows("split = 'train'")[:60]:
+        (tmp_path / "photos" / row["id"]).unlink(missing_ok=True)
+    said = call(command, capsys)
+    assert said.code == 2
+    assert "give --data PATH" in said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda table: table[: len(table) * 2 // 3].rpartition(",")[0], "is not a whole label table"),
+        (lambda table: table + "1,x", "is not a whole label table"),
+        (lambda table: table.replace("0.", "zero", 1), "is not a whole label table"),
+        (lambda table: table.replace("birne,", "pear,").replace("cherry pie,", "pie,"), "has the class"),
+    ],
+)
+def test_a_table_that_is_not_whole_gets_a_sentence(make_page, tmp_path: Path, change, sentence: str) -> None:
+    make_page()
+    file = tmp_path / "run" / "labels.csv"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(InputError, match=sentence):
+        make_page(tmp_path / "run")
+    file.unlink()
+    with pytest.raises(InputError, match=r"labels.csv is missing: copy the run folder again"):
+        make_page(tmp_path / "run")
+
+
+def test_a_class_of_arrays_that_got_another_name(make_page, tmp_path: Path, capsys) -> None:
+    write_npz(tmp_path / "mine.npz", classes=np.array(CLASSES))
+    arguments = f"train {tmp_path}/mine.npz --meta 12 {QUICK} --method cross-entropy --out {tmp_path}/run"
+    assert call(arguments.split(), capsys).code == 0
+    whole = make_page(tmp_path / "run")
+    write_npz(tmp_path / "mine.npz", classes=np.array(["renamed", *CLASSES[1:]]))
+    page = make_page(tmp_path / "run")
+    (note,) = page.source.notes
+    assert f"that {tmp_path}/mine.npz does not have, as {CLASSES[0]!r}" in note
+    lost = int(note.split()[0])
+    assert len(page.rows("split = 'train'")) == len(whole.source.ids) - 12 - lost - len(page.rows("split = 'test'"))
+    assert 0 < lost == len(page.rows("split = 'left out'"))
+
+
+def test_a_clean_class_that_came_after_the_run_is_left_out(make_page, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    make_page()
+    (tmp_path / "photos" / "new").mkdir()
+    picture = Image.new("RGB", (12, 12), "red")
+    picture.save(tmp_path / "photos" / "new" / "0.png")
+    checked = (trained / "checked.csv").read_text()
+    (tmp_path / "checked.csv").write_text(f"{checked}new/0.png,new\n")
+    about = tmp_path / "run" / "run.json"
+    about.write_text(about.read_text().replace(str(trained), str(tmp_path)))
+    page = make_page(tmp_path / "run")
+    assert page.source.notes == ("1 clean samples have a class that the run does not know, as 'new': left out",)
+    assert len(page.rows("split = 'clean'")) == 26
+
+
+def rows_of_texts(folder: Path, rows: list[str]) -> Path:
+    return write_csv(folder / "t.csv", ("text", "label"), [(row, "ab"[k % 2]) for k, row in enumerate(rows)])
+
+
+def arrays(folder: Path, rows: list[str]) -> Path:
+    x = np.array([[sum(map(ord, row)), len(row)] for row in rows], dtype=float)
+    np.savez(folder / "t.npz", x_train=x, y_train=np.arange(len(rows)) % 2)
+    return folder / "t.npz"
+
+
+@pytest.mark.parametrize("write", [rows_of_texts, arrays])
+def test_verdicts_on_rows_without_names_are_not_for_other_rows(make_page, tmp_path: Path, write) -> None:
+    rows = [f"a text of words {k}" for k in range(20)]
+    page = make_page(write(tmp_path, rows))
+    page.post(
+        "/verdict", n=page.rows()[3]["n"], seen=0, page="clean", say="choose", **{"class": page.source.classes[0]}
+    )
+    page = make_page(write(tmp_path, [*rows, "one more at the end"]))  # the others are what they were
+    before = list(page.store.reading().iterdump())
+    for others in (["one more in front", *rows, "and more", "and more"], [rows[2], rows[1], rows[0], *rows[3:]], rows):
+        with pytest.raises(InputError, match="were given on other rows: give --db FILE for a new one"):
+            make_page(write(tmp_path, others))
+        assert list(page.store.reading().iterdump()) == before
+    assert make_page(write(tmp_path, rows), db=tmp_path / "new.sqlite").standing() == {}
+    assert len(make_page(write(tmp_path, [*rows, "one more at the end"])).standing()) == 1
+
+
+def test_rows_that_have_names_may_change_places(make_page, tmp_path: Path) -> None:
+    rows = [(f"row {k}", f"a text of words {k}", "ab"[k % 2]) for k in range(20)]
+    page = make_page(write_csv(tmp_path / "t.csv", ("id", "text", "label"), rows))
+    row = page.rows("id = 'row 3'")[0]
+    page.post("/verdict", n=row["n"], seen=0, page="clean", say="choose", **{"class": "a"})
+    page = make_page(write_csv(tmp_path / "t.csv", ("id", "text", "label"), [("first", "a new text", "b"), *rows]))
+    assert page.row(row["n"])["position"] == 4
+    assert page.get("/take/clean.csv").text == "id,label,from\nrow 3,a,person\n"
+    write_csv(tmp_path / "t.csv", ("text", "label"), [cells[1:] for cells in rows])
+    with pytest.raises(InputError, match="were given on other rows"):
+        make_page(tmp_path / "t.csv")

@@ -11,6 +11,8 @@ from shell import call
 
 from metalabelnet.review import take
 
+LAST = "SELECT max(v) FROM verdicts"
+
 
 def text(page: Served, what: str, **more: bool) -> str:
     return "".join(take.lines(take.TAKES[what](page.store, page.source, **more)))
@@ -127,3 +129,31 @@ def test_without_the_extra_a_sentence_says_what_to_install(
     said = call(["review", "digits"], capsys)
     assert said.code == 2
     assert "pip install 'metalabelnet[review]'" in said.err
+
+
+def test_drawn_leaves_out_what_was_checked_as_a_suspect_alone(page: Served) -> None:
+    confirmed, changed, unusable, skipped = page.rows("split = 'clean'")[:4]
+    names = page.source.classes
+    for row, said in (
+        (confirmed, {"say": "choose", "class": names[confirmed["checked"]]}),
+        (changed, {"say": "choose", "class": names[changed["checked"] - 1]}),
+        (unusable, {"say": "unusable"}),
+        (skipped, {"say": "skip"}),
+    ):
+        page.post("/verdict", n=row["n"], seen=0, **said)
+    again, never, undone = page.rows("split = 'train' AND given >= 0")[:3]
+    drawn = {"page": "clean", "way": "random", "blind": "1", "say": "choose", "class": "birne"}
+    for row in (again, undone):
+        page.post("/verdict", n=row["n"], seen=0, **drawn)
+    page.post("/verdict", n=undone["n"], seen=page.store.reading().execute(LAST).fetchone()[0], say="undo")
+    standing = {row["n"]: row["v"] for row in page.store.reading().execute("SELECT n, v FROM standing")}
+    for row in (again, never, undone):
+        page.post("/verdict", n=row["n"], seen=standing.get(row["n"], 0), say="choose", **{"class": "cherry pie"})
+    found = list(take.clean(page.store, page.source, drawn=True))[1:]
+    assert (confirmed["id"], names[confirmed["checked"]], "run") in found
+    assert [row for row in found if row[2] == "person"] == [(again["id"], "cherry pie", "person")]
+    ids = [row[0] for row in found]
+    assert len(ids) == len({*ids}) == 26 - 2 + 1
+    assert skipped["id"] in ids
+    assert not {changed["id"], unusable["id"]} & {*ids}
+    assert len(list(take.clean(page.store, page.source))) - 1 == 26 - 1 + 3

@@ -186,3 +186,24 @@ def test_another_file_or_version_is_refused_with_a_sentence(tmp_path: Path) -> N
     store.set(version="2")
     with pytest.raises(InputError, match="is of version 2"):
         Store(store.path)
+
+
+def test_samples_that_another_program_read_in_anew_are_judged_by_nobody_else(tmp_path: Path) -> None:
+    store, made = made_store(tmp_path)
+    n, m = made.rows[5].n, made.rows[6].n
+    v = decide(store, Verdict(n=n, kind="skip", tab="t"), seen=0)
+    longer, other = Made(61), Store(store.path)
+    longer.rows[:60] = made.rows
+    other.fill(longer)  # type: ignore[arg-type]
+    refused = (
+        lambda: decide(store, Verdict(n=m, kind="label", label=1), seen=0),
+        lambda: undo(store, n, v),
+        lambda: undo_last(store, "t"),
+        store.check,
+    )
+    for what in refused:
+        with pytest.raises(InputError, match="was read in anew by another program; start this one again"):
+            what()
+    assert len(history(other, n)) == 1
+    assert history(other, m) == []
+    assert decide(other, Verdict(n=m, kind="label", label=1), seen=0) > v

@@ -22,6 +22,8 @@ from metalabelnet.review.guard import Guard
 from metalabelnet.review.verdicts import Conflict, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -50,11 +52,11 @@ class App:
         """The application, with the guard in front."""
         get, post = ["GET"], ["POST"]
         routes = [
-            Route("/", self.check, methods=get),
-            Route("/clean", self.clean, methods=get),
-            Route("/take", self.take, methods=get),
-            Route("/take/{what}.csv", self.take_file, methods=get),
-            Route("/sample/{n}/{size}", self.picture, methods=get),
+            Route("/", self._same(self.check), methods=get),
+            Route("/clean", self._same(self.clean), methods=get),
+            Route("/take", self._same(self.take), methods=get),
+            Route("/take/{what}.csv", self._same(self.take_file), methods=get),
+            Route("/sample/{n}/{size}", self._same(self.picture), methods=get),
             Route("/static/{name}", self.static, methods=get),
             Route("/favicon.ico", lambda _request: Response(status_code=204), methods=get),
             Route("/verdict", self.decide, methods=post),
@@ -62,6 +64,17 @@ class App:
         ]
         app = Starlette(routes=routes, exception_handlers={InputError: self.wrong, sqlite3.Error: self.broken})
         return Guard(app, port=port, token=token)
+
+    def _same(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """The answer, unless another program reads the data in anew before it or while it is made."""
+
+        def checked(request: Request) -> Response:
+            self.store.check()
+            made = answer(request)
+            self.store.check()
+            return made
+
+        return checked
 
     def check(self, request: Request) -> Response:
         """The list of suspects, as a grid or one at a time."""
@@ -125,8 +138,7 @@ class App:
 
     def take(self, request: Request) -> Response:
         """What can be taken away, with the commands that do the same and the one that trains with it."""
-        asked = "SELECT count(*) FROM standing WHERE kind = 'label'"
-        confirmed = self.store.reading().execute(asked).fetchone()[0]
+        confirmed = sum(draw.confirmed(self.store, len(self.source.classes)))
         lacking = [
             name
             for name, number in zip(self.source.classes, self._clean_counts(), strict=True)
@@ -195,7 +207,7 @@ class App:
         else:
             kind, label = self._meant(said, form, row)
             way = "listed" if page == "check" else forms.choice(form, "way", WAYS)
-            seen_openly = any(look["page"] == "check" for look in verdicts.history(self.store, n))
+            seen_openly = any(look["page"] == "check" or not look["blind"] for look in verdicts.history(self.store, n))
             blind = page == "clean" and form.get("blind") == "1" and not seen_openly
             verdict = Verdict(n=n, kind=kind, label=label, page=page, blind=blind, way=way, tab=tab)
             verdicts.decide(self.store, verdict, seen)

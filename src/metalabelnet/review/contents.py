@@ -6,7 +6,9 @@ is ever seen, and of one that is nothing but its pixels.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -71,6 +73,13 @@ class Contents:
         values = [f"{value:.6g}" for value in item.tolist()] if isinstance(item, torch.Tensor) else list(item)
         names = self.columns or tuple(f"column {k}" for k in range(len(values)))
         return list(zip(names, values, strict=True))[:MOST_CELLS]
+
+    def digest(self, count: int) -> str:
+        """A short text that is another one for other cells or numbers in the first rows."""
+        found = hashlib.blake2b(digest_size=16)
+        for item in (self.items[position] for position in range(count)):
+            found.update(item.numpy().tobytes() if isinstance(item, torch.Tensor) else json.dumps(item).encode())
+        return found.hexdigest()
 
 
 def of_rows(rows: Rows) -> Contents:

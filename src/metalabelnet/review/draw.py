@@ -39,13 +39,19 @@ class Progress:
 
 def progress(store: Store, classes: int, wanted: int) -> Progress:
     """How far the set is."""
-    asked = "SELECT label, count(*) FROM standing WHERE kind = 'label' GROUP BY label"
-    confirmed = [0] * classes
-    for label, number in store.reading().execute(asked):
-        confirmed[label] = number
     openly = _openly(store)
-    found = rate(store, openly)
-    return Progress(confirmed=tuple(confirmed), wanted=wanted, rate=found, openly=sum(openly.values()))
+    found, so_far = rate(store, openly), confirmed(store, classes)
+    return Progress(confirmed=so_far, wanted=wanted, rate=found, openly=sum(openly.values()))
+
+
+def confirmed(store: Store, classes: int) -> tuple[int, ...]:
+    """How many samples of each class a person has confirmed; those that have gone since do not count."""
+    asked = (
+        "SELECT c.label, count(*) FROM standing c WHERE c.kind = 'label' "
+        "AND EXISTS (SELECT 1 FROM samples s WHERE s.n = c.n) GROUP BY c.label"
+    )
+    counts = dict(store.reading().execute(asked).fetchall())
+    return tuple(counts.get(c, 0) for c in range(classes))
 
 
 def draw(store: Store, so_far: Progress, way: str) -> int | None:

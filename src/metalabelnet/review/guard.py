@@ -41,7 +41,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
         self.app, self.token = app, token
-        self.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        names = ("127.0.0.1", "localhost")
+        self.hosts = {f"{name}:{port}": name for name in names}
+        if port == 80:  # the usual one, which browsers leave out
+            self.hosts |= {name: name for name in names}
         self.cookie = f"metalabelnet_review_{port}"  # cookies do not know ports: two pages must not share one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +83,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is None and request.method != "GET":
             return "a request that changes something must say where it comes from"
-        if origin is not None and origin != f"http://{headers['host']}":
+        scheme, _, place = (origin or "").partition("://")
+        if origin is not None and (scheme != "http" or self.hosts.get(place) != self.hosts[headers["host"]]):
             return "the request comes from another page"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "the request comes from another site"

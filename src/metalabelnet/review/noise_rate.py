@@ -5,12 +5,13 @@ data is therefore the mean of the classes' rates, weighted by how many samples e
 
     r = Σ_c w_c k_c / n_c        k_c of the n_c judged samples of stratum c have a wrong label
 
-Wilson's interval (l_c, u_c) of each class is put together as Zou and Donner (2008) do for sums of proportions:
+The interval is Wilson's of the share r among n' = 1 / Σ_c (w_c² / n_c) judged samples: as many as count when some stand
+for more samples of the data than others (Kish, 1965). With one class that is Wilson's interval as it is.
 
-    r − √Σ w_c² (r_c − l_c)²  to  r + √Σ w_c² (u_c − r_c)²
+Of a class that nobody has judged nothing is known. The weights are those of the judged classes then, and where the
+others hold the share u of the samples, the interval (l, h) becomes
 
-With one class this is Wilson's interval. A class of which nothing is known yet has the pooled rate, and is taken to be
-anything from 0 to 1.
+    (1 − u) l  to  (1 − u) h + u
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Stratum:
     wrong: int
 
 
-def wilson(wrong: int, judged: int, z: float = Z) -> tuple[float, float]:
+def wilson(wrong: float, judged: float, z: float = Z) -> tuple[float, float]:
     """Wilson's interval of a proportion; 0 to 1 where nothing is known."""
     if judged == 0:
         return 0.0, 1.0
@@ -56,16 +57,13 @@ def wilson(wrong: int, judged: int, z: float = Z) -> tuple[float, float]:
 
 def noise_rate(strata: Sequence[Stratum]) -> Rate | None:
     """The share of wrong labels in the data; None before anything was judged."""
-    judged, size = sum(s.judged for s in strata), sum(s.size for s in strata)
-    if judged == 0 or size == 0:
+    known = [s for s in strata if s.judged and s.size]
+    if not known:
         return None
-    pooled = sum(s.wrong for s in strata) / judged
-    rate = below = above = 0.0
-    for s in strata:
-        weight, low_high = s.size / size, wilson(s.wrong, s.judged)
-        own = s.wrong / s.judged if s.judged else pooled
-        rate += weight * own
-        below += (weight * (own - low_high[0])) ** 2
-        above += (weight * (low_high[1] - own)) ** 2
-    low, high = rate - math.sqrt(below), rate + math.sqrt(above)
-    return Rate(rate=rate, low=max(0.0, low), high=min(1.0, high), judged=judged)
+    size = sum(s.size for s in known)
+    rate = sum(s.size * s.wrong / s.judged for s in known) / size
+    counting = size**2 / sum(s.size**2 / s.judged for s in known)
+    low, high = wilson(rate * counting, counting)
+    share = size / sum(s.size for s in strata)
+    judged = sum(s.judged for s in known)
+    return Rate(rate=rate, low=share * low, high=1 - share * (1 - high), judged=judged)

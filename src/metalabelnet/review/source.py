@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -16,15 +15,14 @@ from metalabelnet.data.own import Reading, is_own, outline
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
 from metalabelnet.review.contents import Contents, of_rows
-from metalabelnet.review.informative import MEASURE, MEASURES
+from metalabelnet.review.informative import MEASURE
+from metalabelnet.review.table import Table
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train import Run, RunFolder
 from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-BARS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +62,7 @@ class Source:
     named: tuple[str, ...]  # the arguments of `review` that lead here
     options: tuple[str, ...]  # of `train`, as the run had them or as they were given
     fingerprint: str
+    numbered: bool = False  # ids are the numbers of rows that have no other name
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -77,6 +76,10 @@ class Source:
         path = Path(self.data)
         return path.parent / f"{path.name}.review.sqlite"
 
+    def digest(self, count: int) -> str:
+        """What stands for the first samples, and is another one when they are others."""
+        return self.contents.digest(count)
+
     def samples(self) -> Iterator[Sample]:
         """All samples, with what the run says of those it was trained on."""
         numbers, seen = [], Counter[str]()
@@ -84,7 +87,7 @@ class Source:
             numbers.append(stream_seed(0, "sample", name, seen[name]))
             seen[name] += 1
         trained = bytearray(len(self.ids))  # a run's table may have a million rows: none is kept
-        for position, said in () if self.run is None else self._table(self.run / "labels.csv"):
+        for position, said in () if self.run is None else _table(self):
             trained[position] = 1
             yield Sample(n=numbers[position], position=position, id=self.ids[position], **said)
         for position in (position for position, done in enumerate(trained) if not done):
@@ -96,49 +99,6 @@ class Source:
                 given=self.given[position],
                 checked=self.checked.get(position, UNLABELED),
             )
-
-    def _table(self, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows of a label table, by position in the data."""
-        number = {name: k for k, name in enumerate(self.classes)} | {"": UNLABELED}
-        by_id: dict[str, int] = {}
-        with file.open(newline="", encoding="utf-8") as opened:
-            reader = csv.reader(opened)
-            columns = next(reader, [])
-            place = {name: k for k, name in enumerate(columns)}
-            if not {"index", "id", "given", "label", "confidence", "suspect", "suspicion"} <= place.keys():
-                raise InputError(f"{file} is not a label table of this version; run it again")
-            likely = _likely(columns, number)
-            for row in reader:
-                position, name = int(row[place["index"]]), row[place["id"]]
-                if not (position < len(self.ids) and self.ids[position] == name):  # some samples could not be read
-                    by_id = by_id or {name: k for k, name in enumerate(self.ids)}
-                    position = by_id.get(name, -1)
-                if position < 0:
-                    raise InputError(f"{file} names {name!r}, which is not in {self.data} any more; give --data PATH")
-                p = likely(row)
-                suspicion = float(row[place["suspicion"]] or -1)
-                yield (
-                    position,
-                    {
-                        "split": "train",
-                        "given": number[row[place["given"]]],
-                        "label": number[row[place["label"]]],
-                        "confidence": float(row[place["confidence"]]),
-                        "suspect": int(row[place["suspect"]]),
-                        "suspicion": suspicion,
-                        "informative": MEASURES[MEASURE]([value for _, value in p], max(0.0, suspicion)),
-                        "bars": json.dumps([[c, round(value, 4)] for c, value in p[:BARS]]),
-                    },
-                )
-
-
-def _likely(columns: list[str], number: Mapping[str, int]) -> Any:
-    """A function that gives the classes of a row with their probabilities, the most likely first."""
-    if "class_1" in columns:  # too many classes for a column each
-        places = [(columns.index(f"class_{k}"), columns.index(f"p_{k}")) for k in range(1, 6) if f"p_{k}" in columns]
-        return lambda row: [(number[row[c]], float(row[p])) for c, p in places]
-    by_class = [(c, columns.index(f"p_{name}")) for name, c in number.items() if f"p_{name}" in columns]
-    return lambda row: sorted(((c, float(row[k])) for c, k in by_class), key=lambda pair: -pair[1])
 
 
 def of(path: str, reading: Reading, data: str | None = None) -> Source:
@@ -160,7 +120,15 @@ def _of_run(folder: Path, data: str | None) -> Source:
     if run.own_data and not is_own(Path(run.data)):
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
     found = _of_own(run.data, run.reading(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
-    return dataclasses.replace(found, named=(str(folder), *(() if data is None else ("--data", data))))
+    named = (str(folder), *(() if data is None else ("--data", data)))
+    return dataclasses.replace(found, named=named, notes=(*found.notes, *_table(found).notes()))
+
+
+def _table(source: Source) -> Table:
+    """What the run says of the samples it was trained on."""
+    assert source.run is not None
+    file = source.run / "labels.csv"
+    return Table(file=file, data=source.data, ids=source.ids, classes=source.classes, numbered=source.numbered)
 
 
 def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -> Source:
@@ -169,22 +137,36 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
     if folder is not None:
         classes = tuple(RunFolder(folder).about()["classes"])
     number = {name: k for k, name in enumerate(classes)}
-    inside = {one.position: number[one.label] for one in found.clean if one.position is not None}
-    outside = len(found.clean) - len(inside)
+    clean = [one for one in found.clean if one.label in number]
+    strange = [one.label for one in found.clean if one.label not in number]
+    inside = {one.position: number[one.label] for one in clean if one.position is not None}
+    numbered = rows.kind != "image" and found.columns.id is None
+    contents = Contents(kind=rows.kind, items=rows.items, columns=found.columns.samples)
     return Source(
         data=path,
         run=folder,
         classes=classes,
-        contents=Contents(kind=rows.kind, items=rows.items, columns=found.columns.samples),
+        contents=contents,
         ids=rows.ids,
         given=[number.get(label, UNLABELED) for label in rows.labels],
         splits=dict.fromkeys(inside, "clean"),
         checked=inside,
         named=(path, *_options(reading)),
         options=(*_options(reading), *_options_of_run(run)),
-        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels),
-        notes=(f"{outside} clean samples of the run are not part of {path}: add them yourself",) if outside else (),
+        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
+        numbered=numbered,
+        notes=_clean_notes(path, len(clean) - len(inside), strange),
     )
+
+
+def _clean_notes(path: str, outside: int, strange: Sequence[str]) -> tuple[str, ...]:
+    """What is not listed of the run's clean set."""
+    notes = [f"{outside} clean samples of the run are not part of {path}: add them yourself"] if outside else []
+    if strange:
+        notes.append(
+            f"{len(strange)} clean samples have a class that the run does not know, as {strange[0]!r}: left out"
+        )
+    return tuple(notes)
 
 
 def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
@@ -201,19 +183,20 @@ def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
             checked = dict(zip(split.meta.index.tolist(), split.meta.true.tolist(), strict=True))
         splits = dict.fromkeys(checked, "clean") | test
     beside = 0 if data.meta is None else len(data.meta)
-    train = data.train
+    train, contents = data.train, of_rows(data.train)
     return Source(
         data=name,
         run=folder,
         classes=data.classes,
-        contents=of_rows(train),
+        contents=contents,
         ids=train.ids,
         given=train.given.tolist(),
         splits=splits,
         checked=checked,
         named=(name,),
         options=_options_of_run(run),
-        fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist()),
+        fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), contents),
+        numbered=True,
         notes=(f"{beside} clean samples that {name} has of its own are not listed: training takes them in by itself",)
         if beside
         else (),
@@ -235,12 +218,16 @@ def _options_of_run(run: Run | None) -> tuple[str, ...]:
     return tuple(word for name, value, default in said if value != default for word in (f"--{name}", str(value)))
 
 
-def _fingerprint(folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any]) -> str:
-    """Changes whenever samples must be read in again."""
+def _fingerprint(
+    folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any], rows: Contents | None
+) -> str:
+    """Changes whenever samples must be read in again; with the rows themselves, where only numbers are their names."""
     digest = hashlib.sha256(json.dumps([MEASURE, classes]).encode())
     for name, label in zip(ids, labels, strict=True):
         digest.update(f"{name}\0{label}\0".encode())
-    if folder is not None:
+    if rows is not None:
+        digest.update(rows.digest(len(ids)).encode())
+    if folder is not None and (folder / "labels.csv").is_file():
         about = (folder / "labels.csv").stat()
         digest.update(f"{about.st_size} {about.st_mtime_ns}".encode())
     return digest.hexdigest()

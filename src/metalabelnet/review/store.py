@@ -80,6 +80,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._filled: str | None = None  # what this program knows the samples by
         self._mine = threading.local()
         self._all: list[sqlite3.Connection] = []
         with self.writing() as db:
@@ -127,14 +128,21 @@ class Store:
         with self.writing() as db:
             db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", values.items())
 
+    def check(self) -> None:
+        """Refuse once another program has read the samples in anew: their places and classes are others than here."""
+        if self._filled not in (None, self.get("source", "")):
+            raise InputError(f"{self.path}: the data was read in anew by another program; start this one again")
+
     def fill(self, source: Source, tell: Callable[[str, int, int], None] | None = None) -> None:
         """Read the samples in, unless this has been done and nothing has changed since. Verdicts stay."""
         layout = hashlib.sha256(repr((_SAMPLES, _SIZES, _INDEXES)).encode()).hexdigest()
         fingerprint = f"{source.fingerprint} {layout}"
         if self.get("source", "") == fingerprint:
+            self._filled = fingerprint
             return
         self.reading().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
         with self.writing() as db:
+            self._check_rows(db, source)
             for name, table in (("samples", _SAMPLES), ("sizes", _SIZES)):
                 db.execute(f"DROP TABLE IF EXISTS {name}")
                 db.execute(table)
@@ -150,7 +158,21 @@ class Store:
             db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (fingerprint,))
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
+        self._filled = fingerprint
         self.reading().execute("PRAGMA cache_size = -8192")
+
+    def _check_rows(self, db: sqlite3.Connection, source: Source) -> None:
+        """Refuse rows without names if verdicts were given on others: their numbers say nothing. More may follow."""
+        rows = f"{len(source)} {source.digest(len(source))}" if source.numbered else ""
+        before = self.get("rows", rows)
+        count, _, digest = before.partition(" ")
+        more = source.numbered and bool(count) and len(source) > int(count) and source.digest(int(count)) == digest
+        if not (before == rows or more) and db.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None:
+            raise InputError(
+                f"the verdicts in {self.path} were given on other rows: give --db FILE for a new one; with a column of "
+                "names, given with --id, rows may change places"
+            )
+        db.execute("INSERT OR REPLACE INTO about VALUES ('rows', ?)", (rows,))
 
     def _renumber(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
         """Let verdicts mean the classes they meant, where the data has others than before and their numbers changed."""

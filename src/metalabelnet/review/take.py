@@ -14,20 +14,28 @@ if TYPE_CHECKING:
 
     Rows = Iterator[tuple[Any, ...]]
 
+# Whether the sample c has a verdict of the page for clean sets that was not undone.
+_DRAWN = (
+    "EXISTS (SELECT 1 FROM verdicts v WHERE v.n = c.n AND v.page = 'clean' AND v.kind = 'label' "
+    "AND NOT EXISTS (SELECT 1 FROM verdicts u WHERE u.undoes = v.v))"
+)
+
 
 def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
     """The clean set as `train --meta` reads it: every sample whose class a person has confirmed, and the run's own.
 
     What a person says of a sample counts more than what the run's clean set said. With `drawn` only samples that were
-    drawn on the page for clean sets, without those that were checked as suspects.
+    drawn on the page for clean sets, without those that were checked as suspects alone; the run's own stay, unless a
+    person has contradicted.
     """
     yield "id", "label", "from"
     asked = (
-        "SELECT s.position, s.id, c.label, 'person' AS origin FROM samples s NOT INDEXED "
-        "JOIN standing c ON c.n = s.n JOIN verdicts v ON v.v = c.v WHERE s.n IN (SELECT n FROM standing) "
-        "AND c.kind = 'label' AND (NOT :drawn OR v.page = 'clean') "
+        "SELECT s.position, s.id, c.label, 'person' AS origin FROM samples s NOT INDEXED "  # noqa: S608
+        "JOIN standing c ON c.n = s.n WHERE s.n IN (SELECT n FROM standing) "
+        f"AND c.kind = 'label' AND (NOT :drawn OR {_DRAWN}) "
         "UNION ALL SELECT s.position, s.id, s.checked, 'run' FROM samples s INDEXED BY by_checked WHERE s.checked >= 0 "
-        "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND c.kind != 'skip') ORDER BY 1"
+        "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND (c.kind = 'unusable' OR c.kind = 'label' "
+        f"AND (NOT :drawn OR c.label != s.checked OR {_DRAWN}))) ORDER BY 1"
     )
     for row in store.reading().execute(asked, {"drawn": drawn}):
         yield row["id"], source.classes[row["label"]], row["origin"]

@@ -49,6 +49,7 @@ class Conflict(Exception):  # noqa: N818
 def decide(store: Store, verdict: Verdict, seen: int) -> int:
     """Write a verdict down; gives its number. One that says what already stands is no conflict."""
     with store.writing() as db:
+        store.check()
         if db.execute("SELECT 1 FROM samples WHERE n = ?", (verdict.n,)).fetchone() is None:
             raise InputError(f"there is no sample {verdict.n}")
         now = db.execute("SELECT v, kind, label FROM standing WHERE n = ?", (verdict.n,)).fetchone()
@@ -64,12 +65,14 @@ def decide(store: Store, verdict: Verdict, seen: int) -> int:
 def undo(store: Store, n: int, seen: int, tab: str = "") -> None:
     """Undo the verdict that stands; the one before it stands again."""
     with store.writing() as db:
+        store.check()
         _undo(db, n, seen, tab)
 
 
 def undo_last(store: Store, tab: str) -> sqlite3.Row | None:
     """Undo the last verdict that this tab has made and that still stands; gives it, or None where there is none."""
     with store.writing() as db:
+        store.check()
         last: sqlite3.Row | None = db.execute(
             "SELECT verdicts.* FROM verdicts JOIN standing USING (v) WHERE verdicts.tab = ? ORDER BY v DESC LIMIT 1",
             (tab,),

@@ -45,7 +45,7 @@ document.addEventListener("htmx:sendError", event => {
 });
 
 const click = part => { part?.click(); return Boolean(part); };
-const press = (where, value) => click(where?.querySelector(`button[value=${value}]`));
+const press = (where, value) => click(where?.querySelector(`button[name=say][value=${value}]`));
 const undo = () => click(document.getElementById("undo"));
 const follow = key => click(document.querySelector(`[data-key="${key}"]`));
 const move = key => {
