@@ -47,7 +47,14 @@ def test_the_runs_of_one_with_their_recipes(tmp_path: Path, capsys: Capture) -> 
         ("webvision", "webvision needs the data set WebVision, which cannot be read yet"),
         ("cifar10-table --methods gc", "unknown method 'gc': did you mean 'gce'"),
         ("cifar10-table --cells uniform:0.3", "unknown cell 'uniform:0.3'"),
-        ("ablation-beta --points 0.5", "no run has these methods, cells and points"),
+        ("ablation-beta --points 0.001,0.05 --smoke", "ablation-beta: unknown point '0.05': did you mean '0.01'"),
+        ("cifar10-table --methods gce,metalabelnet-plus", "cifar10-table: unknown method 'metalabelnet-plus'"),
+        ("cifar10-table --methods gce,metalabelnet-plus --list", "cifar10-table: unknown method 'metalabelnet-plus'"),
+        ("fig-curves fig-losses --methods gce --cells worst", "fig-curves, fig-losses: unknown cell 'worst'"),
+        ("cifar10-table ablation-beta --methods gce --points 0.1", "no run has these methods, cells and points"),
+        ("--list --methods metalablnet", "unknown method 'metalablnet': did you mean 'metalabelnet'"),
+        ("--list --cells unifrom:0.4", "unknown cell 'unifrom:0.4': did you mean 'uniform:0.4'"),
+        ("--list --points 7", "unknown point '7'"),
         ("cifar10-table --seeds 0", "seeds 0 is too small"),
         ("cifar10-table --together 0", "together 0 is too small"),
         ("cifar10-table --jobs 0", "jobs 0 is too small"),
@@ -71,6 +78,18 @@ def test_wrong_input_gets_one_line(
     (line,) = [line for line in said.err.splitlines() if line.startswith("metalabelnet: ")]
     assert sentence in line
     assert "Traceback" not in said.err
+
+
+def test_a_smoke_test_fills_in_no_page(tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin: agreement -->\nnumbers of real runs\n<!-- end: agreement -->\n")
+    before = page.read_bytes()
+    for more in ("", " --tables-only"):
+        said = call(arguments(tmp_path, f"fig-curves --smoke --doc {page}{more}"), capsys)
+        assert said.code == 2
+        assert f"doc {page}: a page is filled in from real runs" in said.err
+    assert page.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["page.md"], "nothing was run"
 
 
 def test_tables_only_runs_nothing(tmp_path: Path, capsys: Capture) -> None:

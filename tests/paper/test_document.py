@@ -55,6 +55,13 @@ def test_filling_in_changes_what_is_between_the_marks_alone(tmp_path: Path) -> N
     ("text", "sentence"),
     [
         ("<!-- begin: agreement -->\n", "1 marks for 'agreement'"),
+        ("<!-- begin: agreement -->\n<!-- begin: agreement -->\n", r"2 marks for 'agreement' \(begin, begin\)"),
+        ("<!-- end: agreement -->\n<!-- begin: agreement -->\n", r"2 marks for 'agreement' \(end, begin\)"),
+        ("<!-- begin: agreement --> old\n<!-- end: agreement -->\n", "more is on the line of the first"),
+        (
+            "<!-- begin: claims -->\n<!-- begin: agreement -->\n<!-- end: agreement -->\n<!-- end: claims -->\n",
+            "'agreement' lie within another part",
+        ),
         ("<!-- begin: agreemen -->\n<!-- end: agreemen -->\n", "unknown part of the page 'agreemen'"),
     ],
 )

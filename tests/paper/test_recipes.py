@@ -116,14 +116,24 @@ def test_a_selection_is_a_part() -> None:
     ("selection", "sentence"),
     [
         (Selection(methods=("gcee",)), "unknown method 'gcee': did you mean 'gce'"),
-        (Selection(cells=("uniform:0.5",)), "unknown cell 'uniform:0.5': there is uniform:0.2"),
+        (Selection(cells=("uniform:0.5",)), "unknown cell 'uniform:0.5': did you mean 'uniform:0."),
         (Selection(seeds=0), "seeds 0 is too small: the least is 1"),
-        (Selection(cells=("worst",)), "no run has these methods, cells and points"),
+        (Selection(cells=("uniform:0.4", "worst")), "cifar10-table: unknown cell 'worst': there is feature:0.2"),
+        (Selection(methods=("gce", "metalabelnet-plus")), "cifar10-table: unknown method 'metalabelnet-plus'"),
+        (Selection(points=("0.1",)), "cifar10-table: unknown point '0.1': there is none"),
     ],
 )
 def test_what_does_not_exist_is_refused(selection: Selection, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         check(["cifar10-table"], selection)
+
+
+def test_what_one_of_several_has_is_there() -> None:
+    names = ["cifar10-table", "ablation-beta", "beyond"]
+    check(names, Selection(methods=("gce", "metalabelnet-plus"), cells=("uniform:0.4", "digits/uniform:0.4")))
+    check(names, Selection(points=("1e-3", "0.1")))
+    with pytest.raises(InputError, match="no run has these methods, cells and points"):
+        check(names, Selection(methods=("metalabelnet-plus",), cells=("uniform:0.4",)))
 
 
 @pytest.mark.parametrize("name", [name for name in WHATS if name not in READY])

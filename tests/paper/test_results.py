@@ -1,9 +1,12 @@
 """The store of results: one line a run, whole, small, without a path, recognised by its settings."""
 
+import functools
 import json
+import operator
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made import entry, line, store
@@ -93,10 +96,40 @@ def test_with_a_dtype_only_its_lines_count(tmp_path: Path) -> None:
     assert Results(tmp_path, "float32").of(entry("cifar10-table")) is None
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def changed(way: str, value: Any = None) -> bytes:
+    """A line with another value in the place this way leads to, or with nothing there."""
+    whole = json.loads(json.dumps(line(entry("fig-curves"), curves=True)))
+    *names, last = way.split("/")
+    place = functools.reduce(operator.getitem, names, whole)
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(whole).encode()
+
+
+NEEDED = ("date", "settings", "summary", "versions", "commit", "curves/test_accuracy", "curves/label_change/mean")
+NEEDED += tuple(f"settings/{name}" for name in ("data", "method", "noise", "net", "seed", "epochs", "warmup"))
+NEEDED += tuple(f"summary/{name}" for name in ("test_accuracy", "test_accuracy_last", "seconds"))
+DAMAGED = {
+    **{f"without {way}": changed(way) for way in NEEDED},
+    "no settings": b'{"settings": 3}',
+    "a seed in letters": changed("settings/seed", "a"),
+    "two methods": changed("settings/method", ["gce", "sce"]),
+    "fewer epochs than warm-up": changed("settings/warmup", 121),
+    "one version": changed("versions", "2.11"),
+    "a number for the method's settings": changed("method_settings", 3),
+    "half a line": b"{",
+    "not text": b"\x80\x02\xff",
+    "not UTF-8": b"\xff\xfe{\x00}",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_line_is_named(name: str, tmp_path: Path) -> None:
     store(tmp_path, line(entry("cifar10-table")))
-    with (tmp_path / "cifar10.jsonl").open("a") as file:
-        file.write('{"settings": 3}\n')
+    with (tmp_path / "cifar10.jsonl").open("ab") as file:
+        file.write(DAMAGED[name] + b"\n")
     with pytest.raises(InputError, match=r"cifar10.jsonl, line 2: this is no result of a run; remove the line"):
         Results(tmp_path)
 
@@ -109,6 +142,27 @@ def test_lines_added_at_once_are_all_there(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(Results(tmp_path).lines) == 8
+
+
+def test_a_line_that_two_processes_add_is_written_once(tmp_path: Path) -> None:
+    one, other = Results(tmp_path), Results(tmp_path)
+    one.add(line(entry("cifar10-table"), 78.0))
+    other.add(line(entry("cifar10-table"), 77.0))
+    assert len(Results(tmp_path).lines) == 1
+    assert other.of(entry("cifar10-table"))["summary"]["test_accuracy"] == 78.0
+    other.add(line(entry("fig-curves"), 79.0, curves=True))
+    one.add(line(entry("cifar10-table", seed=1)))
+    for results in (one, other, Results(tmp_path)):
+        assert results.of(entry("fig-curves")) is not None, "one that has more is written"
+    assert len(one.lines) == len(Results(tmp_path).lines) == 3
+
+
+def test_a_line_of_another_dtype_is_another(tmp_path: Path) -> None:
+    store(tmp_path, line(entry("cifar10-table")))
+    again = line(entry("cifar10-table"))
+    again["settings"]["dtype"] = "float32"
+    Results(tmp_path, "float32").add(again)
+    assert len(Results(tmp_path).lines) == 2
 
 
 def test_a_file_whose_last_line_has_no_end_is_gone_on_with(tmp_path: Path) -> None:

@@ -279,6 +279,65 @@ def test_a_folder_that_was_finished_before_its_line_was_written(tmp_path: Path) 
     assert time.monotonic() - began < 5
 
 
+def begin(folder: Path, what: Sequence[Entry]) -> RunFolder:
+    """The folder of the first of these, with a run in it that was stopped."""
+    asked = iter([False] * 5 + [True] * 10**6)
+    with pytest.raises(Stopped):
+        Made(folder, stop=lambda: next(asked)).run(what[:1])
+    (begun,) = (folder / "out").iterdir()
+    return RunFolder(begun)
+
+
+@pytest.mark.parametrize("how", [{"together": 1}, {"together": 2}, {"workers": 2}], ids=str)
+def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path: Path, how: dict[str, int]) -> None:
+    first, *others = three()
+    made = Made(tmp_path, **how)
+    with begin(tmp_path, [first]).held():
+        assert made.run([first, *others]) == 0
+    assert [text for text in made.said if "another process" in text] == [
+        f"{first}: another process is at work on it, and it is left to that one"
+    ]
+    assert {one["settings"]["method"] for one in made.results.lines} == {other.method for other in others}
+    assert made.runner.failures == []
+    assert Made(tmp_path).run([first]) == 0
+    assert len(Results(tmp_path / "results").lines) == 3
+
+
+def test_losses_that_another_process_is_at_work_on_are_left_to_it(tmp_path: Path) -> None:
+    losses = entries("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
+    made = Made(tmp_path)
+    with begin(tmp_path, losses).held():
+        assert made.run([*losses, three()[0]]) == 0
+    assert "left to that one" in made.said[0]
+    assert len(made.results.lines) == 1
+
+
+def test_a_run_that_another_process_has_ended_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = module._train_group, iter(range(10))
+
+    def late(jobs: Sequence[Job], **more: Any) -> list[Outcome]:
+        if next(calls) == 0:
+            Made(tmp_path).run(three()[:1])
+            raise InputError(f"{jobs[0].folder} is finished already")
+        return real(jobs, **more)
+
+    monkeypatch.setattr(module, "_train_group", late)
+    made = Made(tmp_path, together=8)
+    assert made.run(three()) == 0
+    assert len(made.results.lines) == len(Results(tmp_path / "results").lines) == 3
+
+
+def test_what_is_refused_is_not_tried_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(jobs: Sequence[Job], **_: Any) -> list[Outcome]:
+        raise InputError(f"{jobs[0].run.data} cannot be read")
+
+    monkeypatch.setattr(module, "_train_group", refuse)
+    with pytest.raises(InputError, match="digits cannot be read"):
+        Made(tmp_path, together=8).run(three())
+
+
 def test_a_folder_that_holds_something_else_is_said_and_left_alone(tmp_path: Path) -> None:
     made = Made(tmp_path)
     name = module.folder_name(three()[0], "float32")

@@ -53,6 +53,25 @@ def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert picture.std() > 0.01, "nothing is drawn"
 
 
+@pytest.mark.parametrize(
+    ("what", "rows"),
+    [
+        (
+            "fig-curves --methods cross-entropy",
+            ["cross-entropy, uniform 40 %", "cross-entropy, feature-dependent 60 %"],
+        ),
+        ("fig-curves --cells uniform:0.2", ["metalabelnet, uniform 20 %"]),
+    ],
+)
+def test_what_was_asked_for_is_shown_and_drawn(
+    what: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smoke(tuple(what.split()), tmp_path, capsys)
+    table = [row.strip("| ").split(" | ") for row in (tmp_path / "figures" / "fig-curves.md").read_text().splitlines()]
+    assert [row[0] for row in table if row[-1].endswith("(1)")] == rows
+    assert (tmp_path / "figures" / "fig-curves.svg").is_file()
+
+
 def test_it_leaves_nothing_in_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

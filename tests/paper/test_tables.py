@@ -6,6 +6,8 @@ import pytest
 from made import entry, line, store
 
 from metalabelnet.paper.claims import NOT_RUN, agreement, claims, standing
+from metalabelnet.paper.entries import Selection
+from metalabelnet.paper.figures import has_figure
 from metalabelnet.paper.numbers import NUMBERS
 from metalabelnet.paper.recipes import READY, WHATS
 from metalabelnet.paper.results import Results
@@ -70,6 +72,35 @@ def test_curves_and_stability(tmp_path: Path) -> None:
     assert cell(table, "metalabelnet, feature-dependent 60 %", 1) == "60.37"  # 50 + 28·43/120 + 1/3
     (table,) = tables("fig-stability", results)
     assert [row[2] for row in table.rows] == ["0.0001", "0.0001"]
+
+
+def test_what_was_asked_for_beside_the_rest_is_shown(tmp_path: Path) -> None:
+    results = store(tmp_path, line(entry("fig-curves", "cross-entropy", cell="uniform:0.8"), curves=True))
+    asked = Selection(methods=("cross-entropy", "gce"), cells=("uniform:0.2", "uniform:0.8"))
+    (by_itself,), (table,) = tables("fig-curves", results), tables("fig-curves", results, asked)
+    more = [row for row in table.rows if row not in by_itself.rows]
+    assert [row[0] for row in more] == ["metalabelnet, uniform 80 %", "cross-entropy, uniform 80 %"]
+    assert more[1][2] == "78.00 (1)"
+    assert not has_figure("fig-curves", results)
+    assert has_figure("fig-curves", results, asked)
+
+
+def test_a_point_at_a_noise_that_was_asked_for_is_shown_alone(tmp_path: Path) -> None:
+    results = store(tmp_path, line(entry("ablation-beta", cell="uniform:0.2", point="0.1"), 60.0))
+    (table,) = tables("ablation-beta", results, Selection(cells=("uniform:0.2",), points=("0.1",)))
+    assert table.columns[1::2] == ["uniform 20 %", "feature-dependent 60 %"]
+    assert [row[1] for row in table.rows] == ["", "", "", "60.00 (1)"]
+
+
+def test_losses_at_a_noise_that_was_asked_for_have_their_name(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for name, value in (("uniform:0.4", 1.5), ("feature:0.6", 2.5)):
+        losses = dict.fromkeys(("meta_at_theta", "meta_at_theta_hat", "meta_at_new_theta_hat"), value)
+        results.add(line(entry("fig-losses", cell=name), losses={**losses, "new_theta_hat_at": 1.0}))
+    (by_itself,) = tables("fig-losses", results)
+    (table,) = tables("fig-losses", results, Selection(cells=("uniform:0.4",)))
+    assert (by_itself.columns, by_itself.rows[0][1:]) == (["what", "value"], ["2.500000"])
+    assert (table.columns, table.rows[0][1:]) == (["what", "uniform 40 %", "value"], ["1.500000", "2.500000"])
 
 
 @pytest.mark.parametrize("name", [name for name in WHATS if name not in READY])

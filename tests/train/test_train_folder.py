@@ -155,7 +155,7 @@ def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
     assert about["classes"] == ["a", 'b, "c"', "ü – 文"]
     assert about["shape"] == [4]
     assert about["versions"]["torch"] == torch.__version__
-    known = {"run", "method_settings", "classes", "shape", "own_net", "data_digest", "versions", "commit"}
+    known = {"run", "method_settings", "classes", "shape", "bytes", "own_net", "data_digest", "versions", "commit"}
     assert set(about) == known
 
 

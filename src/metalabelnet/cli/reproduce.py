@@ -96,12 +96,16 @@ def reproduce(args: argparse.Namespace) -> None:
     names = _names(args.what)
     selection = selection_of(args)
     check(names, selection)
+    if args.smoke and args.doc is not None:
+        raise InputError(f"doc {args.doc}: a page is filled in from real runs: leave out --smoke, or --doc")
     work = _folder(args)
-    results = Results(args.results or (work or Path()) / "results", args.dtype)
+    folder = args.results or (work or Path()) / "results"
     if not args.tables_only:
-        _run(console, args, names, selection, results, args.out or (work or Path("runs")) / "reproduce")
+        out = args.out or (work or Path("runs")) / "reproduce"
+        _run(console, args, names, selection, Results(folder, args.dtype), out)
+    results = Results(folder, args.dtype)  # with what another process has added meanwhile
     figures = args.figures or (work or Path("docs")) / "reproduction"
-    write(console, names, results, figures, smoke=args.smoke)
+    write(console, names, results, figures, selection)
     if args.doc is not None:
         changed = document.update(args.doc, results)
         console.print(f"{args.doc}: {'filled in' if changed else 'is as the results have it'}")
@@ -150,19 +154,19 @@ def _run(
         raise Diverged("; ".join(runner.failures))
 
 
-def write(console: Console, names: Sequence[str], results: Results, folder: Path, *, smoke: bool) -> None:
+def write(console: Console, names: Sequence[str], results: Results, folder: Path, asked: Selection) -> None:
     """Write tables and figures; show the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     without_figure: InputError | None = None
     for name in names:
-        made = tables(name, results, smoke=smoke)
+        made = tables(name, results, asked)
         for table in made:
             console.print(table.title)
             console.table(table.columns, table.rows)
         (folder / f"{name}.md").write_text("\n".join(table.markdown() for table in made), encoding="utf-8")
         (folder / f"{name}.tex").write_text("\n".join(table.latex() for table in made), encoding="utf-8")
         try:
-            draw(name, results, folder, smoke=smoke)
+            draw(name, results, folder, asked)
         except InputError as error:  # matplotlib is an extra: a table without a figure is still a table
             without_figure = error
     if without_figure is not None:
@@ -173,6 +177,8 @@ def write(console: Console, names: Sequence[str], results: Results, folder: Path
 def show(console: Console, args: argparse.Namespace) -> None:
     """What there is, and how much of it has been run; or the runs of one, one by one."""
     selection = selection_of(args)
+    names = _names(args.what, ready=False) if args.what else list(WHATS)
+    check(names, selection)
     results = Results(args.results or Path("results"), args.dtype)
     if not args.what:
         rows = []
@@ -184,7 +190,7 @@ def show(console: Console, args: argparse.Namespace) -> None:
             rows.append([name, f"{sum(results.of(e) is not None for e in asked)}/{len(asked)}", what.summary])
         console.table(["what", "runs done", "content"], rows)
         return
-    for name in _names(args.what, ready=False):
+    for name in names:
         rows = []
         for entry in entries(name, selection):
             ready = not WHATS[name].needs_data

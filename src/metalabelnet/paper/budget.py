@@ -11,8 +11,8 @@ from metalabelnet.train.estimate import COST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from metalabelnet.paper.lines import Line
     from metalabelnet.paper.recipes import Entry
-    from metalabelnet.paper.results import Line
 
 
 def effort(settings: Mapping[str, Any]) -> float:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from metalabelnet.paper.entries import Selection, entries
+from metalabelnet.paper.entries import BY_ITSELF, Selection, entries
 from metalabelnet.paper.recipes import WHATS, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from metalabelnet.paper.results import Line, Results
+    from metalabelnet.paper.lines import Line
+    from metalabelnet.paper.results import Results
 
 Place = tuple[str, str, str]  # method, cell, point
 SELECTED, LAST = "test_accuracy", "test_accuracy_last"  # of a summary: at the selected epoch, at the last one
@@ -25,6 +26,11 @@ class Cell:
 
     lines: list[Line] = field(default_factory=list)
     failed: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a run that came to its end, good or bad."""
+        return bool(self.lines or self.failed)
 
     def values(self, name: str = SELECTED) -> list[float]:
         """What the runs reached, as far as they know it."""
@@ -50,20 +56,27 @@ class Cell:
         return ", ".join(told)
 
 
-def places(name: str, results: Results, *, smoke: bool = False) -> dict[Place, Cell]:
-    """All places of a table or figure with what was run there, whatever the number of seeds."""
-    seeds = 1 + max((int(line["settings"].get("seed", 0)) for line in results.lines), default=0)
+def places(name: str, results: Results, asked: Selection = BY_ITSELF) -> dict[Place, Cell]:
+    """All places of a table or figure with what was run there, whatever the number of seeds.
+
+    What belongs to it is there in any case, and what was asked for beside that if it was run.
+    """
     what = WHATS[name]
     if what.needs_data:
         return {}
-    selection = Selection(seeds=seeds, smoke=smoke, cells=None if smoke else what.all_cells)
+    seeds = 1 + max((int(line["settings"].get("seed", 0)) for line in results.lines), default=0)
+    own, more = what.smoke_cells if asked.smoke else what.cells, asked.cells or ()
+    methods = tuple(method for method in what.all_methods if method in (*what.methods, *(asked.methods or ())))
+    cells = tuple(cell for cell in what.all_cells if not asked.smoke or cell in (*own, *more))
     found: dict[Place, Cell] = {}
-    for entry in entries(name, selection):
+    for entry in entries(name, Selection(seeds=seeds, smoke=asked.smoke, methods=methods, cells=cells)):
         place = (entry.method, entry.cell, entry.point)
         before = found.get(place, Cell())
         found[place] = _with(before, results, entry)
-    kept = what.smoke_cells if smoke else tuple(c for c in what.all_cells if c in what.cells or _worth(found, c))
-    return {place: cell for place, cell in found.items() if place[1] in kept}
+    kept = [cell for cell in cells if cell in own or (cell in more and _run(found, cell)) or _worth(found, cell)]
+    return {
+        place: cell for place, cell in found.items() if place[1] in kept and (place[0] in what.methods or cell.ended)
+    }
 
 
 def _with(cell: Cell, results: Results, entry: Entry) -> Cell:
@@ -75,6 +88,10 @@ def _with(cell: Cell, results: Results, entry: Entry) -> Cell:
     return Cell(lines=[*cell.lines, line], failed=cell.failed)
 
 
+def _run(found: dict[Place, Cell], column: str) -> bool:
+    return any(cell.ended for (_, c, _), cell in found.items() if c == column)
+
+
 def _worth(found: dict[Place, Cell], column: str) -> bool:
     """A column beyond those that belong to it has something to compare: two points with results."""
     return sum(bool(cell.lines) for (_, c, point), cell in found.items() if c == column and point) > 1
@@ -83,6 +100,16 @@ def _worth(found: dict[Place, Cell], column: str) -> bool:
 def cells_of(found: Mapping[Place, Cell]) -> list[str]:
     """The cells among these places, each once, in their order."""
     return list(dict.fromkeys(cell for _, cell, _ in found))
+
+
+def losses_of(found: Mapping[Place, Cell]) -> dict[str, dict[str, Any]]:
+    """The losses along a step by cell, of the first run there that has them."""
+    losses: dict[str, dict[str, Any]] = {}
+    for (_, name, _), cell in found.items():
+        for line in cell.lines:
+            if line.get("losses"):
+                losses.setdefault(name, line["losses"])
+    return losses
 
 
 def cell_name(cell: str) -> str:

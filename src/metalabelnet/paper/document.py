@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError, unknown
@@ -46,11 +45,22 @@ def fill(text: str, results: Results) -> str:
     def made(match: re.Match[str]) -> str:
         return f"{match[1]}\n{block(match['name'], results).strip()}\n\n{match[3]}"
 
-    marks = Counter(re.findall(r"<!-- (?:begin|end): ([\w-]+) -->", text))
-    for name, count in marks.items():
-        if count != 2:
-            raise InputError(f"the page has {count} marks for {name!r}: one begins it and one ends it")
+    _check_marks(text)
     return _BLOCK.sub(made, text)
+
+
+def _check_marks(text: str) -> None:
+    """Refuse marks that would leave a part as it is, or take another with it."""
+    marks: dict[str, list[str]] = {}
+    for kind, name in re.findall(r"<!-- (begin|end): ([\w-]+) -->", text):
+        marks.setdefault(name, []).append(kind)
+    parts = {match["name"] for match in _BLOCK.finditer(text)}
+    for name, there in marks.items():
+        if there != ["begin", "end"]:
+            told = f"{len(there)} marks for {name!r} ({', '.join(there)})"
+            raise InputError(f"the page has {told}: one begins it, and then one ends it")
+        if name not in parts:
+            raise InputError(f"the marks for {name!r} lie within another part, or more is on the line of the first")
 
 
 def block(name: str, results: Results) -> str:

@@ -24,6 +24,9 @@ class Selection:
     smoke: bool = False
 
 
+BY_ITSELF = Selection()
+
+
 def entries(name: str, selection: Selection) -> list[Entry]:
     """The runs of a table or figure that are meant, seed by seed, so that a start gives one value everywhere."""
     what = WHATS[name]
@@ -112,18 +115,28 @@ def small(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(names: Sequence[str], selection: Selection) -> None:
-    """Refuse what does not exist before anything is run."""
+    """Refuse what does not exist before anything is run; what one of several has is there for all."""
     for method in selection.methods or ():
         if method not in METHODS:
             raise unknown("method", method, METHODS)
     if selection.seeds is not None and selection.seeds < 1:
         raise InputError(f"seeds {selection.seeds} is too small: the least is 1")
-    known = {cell for what in WHATS.values() for cell in what.all_cells}
-    for cell in selection.cells or ():
-        if cell not in known:
-            there = dict.fromkeys(one for name in names for one in WHATS[name].all_cells)
-            raise InputError(f"unknown cell {cell!r}: there is {', '.join(there)}")
+    for kind, value, there in _not_there([WHATS[name] for name in names], selection):
+        where = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+        raise InputError(f"{where}: {unknown(kind, value, there)}")
     if not any(entries(name, selection) for name in names):
         raise InputError(
             f"{', '.join(names)}: no run has these methods, cells and points; see metalabelnet reproduce --list"
         )
+
+
+def _not_there(whats: Sequence[What], selection: Selection) -> Iterator[tuple[str, str, set[str]]]:
+    """What is asked for and none of these has: its kind, itself, and what they have."""
+    for kind, asked, there in (
+        ("method", selection.methods, {method for what in whats for method in what.all_methods}),
+        ("cell", selection.cells, {cell for what in whats for cell in what.all_cells}),
+        ("point", selection.points, {point or "none" for what in whats for point in what.points}),
+    ):
+        for value in asked or ():
+            if not any(_same_number(one, value) for one in there):
+                yield kind, value, there

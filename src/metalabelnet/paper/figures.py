@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metalabelnet.errors import missing_package
-from metalabelnet.paper.cells import Cell, cell_name, cells_of, places
+from metalabelnet.paper.cells import Cell, cell_name, cells_of, losses_of, places
+from metalabelnet.paper.entries import BY_ITSELF
 from metalabelnet.paper.recipes import WHATS
 from metalabelnet.paper.tables import POINT
 
@@ -16,30 +17,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.paper.cells import Place
+    from metalabelnet.paper.entries import Selection
     from metalabelnet.paper.results import Results
 
 Found = dict["Place", Cell]
 
 
-def has_figure(name: str, results: Results, *, smoke: bool = False) -> bool:
+def has_figure(name: str, results: Results, asked: Selection = BY_ITSELF) -> bool:
     """Whether there is something to draw."""
     if name not in FIGURES:
         return False
-    found = places(name, results, smoke=smoke)
+    found = places(name, results, asked)
     points = {point for (_, _, point), cell in found.items() if _drawable(name, cell)}
     return len(points) >= min(2, len(WHATS[name].points))  # one point alone compares nothing
 
 
-def draw(name: str, results: Results, folder: Path, *, smoke: bool = False) -> list[Path]:
+def draw(name: str, results: Results, folder: Path, asked: Selection = BY_ITSELF) -> list[Path]:
     """Draw the figure of a WHAT and give its files; none where it has no figure or nothing was run."""
-    if not has_figure(name, results, smoke=smoke):
+    if not has_figure(name, results, asked):
         return []
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         raise missing_package("matplotlib", "plot", "a figure") from None
-    found = {place: cell for place, cell in places(name, results, smoke=smoke).items() if _drawable(name, cell)}
+    found = {place: cell for place, cell in places(name, results, asked).items() if _drawable(name, cell)}
     with mpl.rc_context({"svg.hashsalt": "metalabelnet", "svg.fonttype": "path"}):  # the same file for the same results
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         FIGURES[name](name, found, figure)
@@ -108,7 +110,7 @@ def _points(name: str, found: Found, figure: Any) -> None:
 
 
 def _losses(_name: str, found: Found, figure: Any) -> None:
-    losses = next(line["losses"] for cell in found.values() for line in cell.lines if line.get("losses"))
+    several = losses_of(found)
     figure.set_size_inches(6, 7)
     panels = figure.subplots(3, sharex=True)
     titles = {
@@ -117,15 +119,19 @@ def _losses(_name: str, found: Found, figure: Any) -> None:
         "train_after": "training loss with the updated soft labels, L(θ, ŷ⁽ᵗ⁺¹⁾)",
     }
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
-        axes.plot(losses["tau"], losses[name])
-        new = losses["new_theta_hat_at"]
-        sides = ("right", "left") if new > 1 else ("left", "right")  # the two may be close together
-        for where, label, side in ((0.0, "θ", "center"), (1.0, "θ̂ ", sides[0]), (new, " θ̂′", sides[1])):
+        for cell, losses in several.items():
+            axes.plot(losses["tau"], losses[name], label=cell_name(cell))
+        news = [losses["new_theta_hat_at"] for losses in several.values()]
+        sides = ("right", "left") if news[0] > 1 else ("left", "right")  # the two may be close together
+        marks = [(0.0, "θ", "center"), (1.0, "θ̂ ", sides[0]), *((new, " θ̂′", sides[1]) for new in news)]
+        for where, label, side in marks:
             axes.axvline(where, color="grey", linestyle=":", linewidth=1)
             if axes is panels[0]:
                 axes.annotate(label, (where, 1.0), xycoords=("data", "axes fraction"), ha=side, va="bottom")
         axes.set_title(title, fontsize=9, pad=14 if axes is panels[0] else 6)
         axes.grid(alpha=0.3)
+    if len(several) > 1:
+        panels[0].legend(fontsize=8)
     panels[-1].set_xlabel("τ along θ − τ α ∇L(θ, ŷ⁽ᵗ⁾)")
 
 

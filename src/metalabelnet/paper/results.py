@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.data import Reading
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
+from metalabelnet.paper.lines import Line, read_lines
 from metalabelnet.train.checkpoint import write_atomically
 from metalabelnet.train.settings import Run, make_settings, recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from metalabelnet.paper.recipes import Entry
     from metalabelnet.train.folder import RunFolder
 
-Line = dict[str, Any]
 MACHINE = ("data_dir", "device")
 OWN = tuple(field.name for field in dataclasses.fields(Reading))  # how a person's own data is read: not in these runs
 HOW = ("dtype", "engine", "looks", "settings", "preset")  # `settings` is in method_settings, and a preset is its values
@@ -83,6 +83,10 @@ def key(entry: Entry) -> str:
     return key_of(settings_of(entry), kind=entry.kind)
 
 
+def _key(line: Line) -> str:
+    return key_of(line["settings"], line.get("method_settings"), line.get("kind", "run"))
+
+
 class Results:
     """The lines of a folder."""
 
@@ -90,19 +94,30 @@ class Results:
         self.folder, self.dtype = folder, dtype
         self.lines: list[Line] = []
         self._by_key: dict[str, Line] = {}
+        self._known: dict[Path, int] = {}  # lines of each file
         for file in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-            for line in _read(file):
-                self._take(line)
+            self._catch_up(file)
+
+    def _catch_up(self, file: Path) -> bytes:
+        """Take what another process has added; gives what the file holds."""
+        content = file.read_bytes() if file.exists() else b""
+        for line in read_lines(file, content, after=self._known.get(file, 0)):
+            self._take(line)
+        self._known[file] = len(content.splitlines())
+        return content
 
     def _take(self, line: Line) -> None:
         self.lines.append(line)
-        if self.dtype is not None and line["settings"].get("dtype") != self.dtype:
-            return
-        key = key_of(line["settings"], line.get("method_settings"), line.get("kind", "run"))
-        before = self._by_key.get(key)
-        # The first counts, but for one that has the epochs where the first has not.
-        if before is None or (before.get("curves") is None and line.get("curves") is not None):
-            self._by_key[key] = line
+        if self._of_dtype(line) and self._counts(line):
+            self._by_key[_key(line)] = line
+
+    def _of_dtype(self, line: Line) -> bool:
+        return self.dtype is None or line["settings"].get("dtype") == self.dtype
+
+    def _counts(self, line: Line) -> bool:
+        """The first counts, but for one that has the epochs where the first has not."""
+        before = self._by_key.get(_key(line))
+        return before is None or (before.get("curves") is None and line.get("curves") is not None)
 
     def of(self, entry: Entry) -> Line | None:
         """The line of an entry's run, if it is there and has what the entry needs."""
@@ -112,15 +127,18 @@ class Results:
         return line
 
     def add(self, line: Line) -> None:
-        """Append a line to the file of its data set; the file is at any time whole."""
+        """Append a line to the file of its data set, unless another process has; the file is at any time whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{_file_name(line)}.jsonl"
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
         with _locked(self.folder):
-            before = file.read_bytes() if file.exists() else b""
+            before = self._catch_up(file)
+            if self._of_dtype(line) and not self._counts(line):
+                return
             if before and not before.endswith(b"\n"):
                 before += b"\n"
             write_atomically(file, before + text.encode() + b"\n")
+            self._known[file] += 1
         self._take(json.loads(text))  # as it will be read
 
 
@@ -183,20 +201,6 @@ def _file_name(line: Line) -> str:
     if line["settings"]["protocol"] == "default":  # what stands beside the paper has the paper's
         return "beyond"
     return "cifar10n" if line["settings"]["noise"].startswith("file:cifar10n") else str(line["settings"]["data"])
-
-
-def _read(file: Path) -> Iterable[Line]:
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except ValueError:
-            line = None
-        settings = line.get("settings") if isinstance(line, dict) else None
-        if not isinstance(settings, dict) or not {"data", "method", "noise"} <= settings.keys():
-            raise InputError(f"{file}, line {number}: this is no result of a run; remove the line")
-        yield line
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.paper.budget import Estimate
 from metalabelnet.paper.losses import losses_along_a_step
 from metalabelnet.paper.results import Results, key, line_of_folder, make_line
-from metalabelnet.train.folder import RunFolder, versions
+from metalabelnet.train.folder import Busy, RunFolder, versions
 from metalabelnet.train.loop import Diverged, Progress, Stopped
 from metalabelnet.train.several import Job, Outcome, train_all
 from metalabelnet.train.together import train_together
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from metalabelnet.paper.lines import Line
     from metalabelnet.paper.places import Places
     from metalabelnet.paper.recipes import Entry
-    from metalabelnet.paper.results import Line
 
 HEARTBEAT = 30.0  # seconds between words about a run that is under way
 
@@ -173,31 +173,12 @@ class Runner:
         if group[0].entry.kind == "losses":
             self._measure_losses(group[0])
             return
-        jobs = [task.job for task in group]
-
-        def tell(number: int, progress: Progress | None) -> None:
-            if progress is None:
-                self._take(group[number], together)
-            else:
-                self._heartbeat(group[number], progress)
-
-        why = ""
-        try:
-            outcomes = _train_group(
-                jobs,
-                workers=self.workers,
-                together=together,
-                on_progress=tell,
-                stop=self._stop,
-                readings=self._readings,
-            )
-        except (Stopped, InputError):
-            self._harvest(group, together)
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if why:
-            self._failed(group, together, why)
+        outcomes = self._train(group, together)
+        if isinstance(outcomes, InputError):
+            self._refused(group, together, outcomes)
+            return
+        if isinstance(outcomes, RuntimeError):
+            self._failed(group, together, str(outcomes))
             return
         self._harvest(group, together)
         for task, outcome in zip(group, outcomes, strict=True):
@@ -205,6 +186,47 @@ class Runner:
                 self._fail(task.entry, str(outcome.failure))
             elif outcome.failure is not None:
                 self._diverged(task, outcome.failure)
+
+    def _train(self, group: Sequence[Task], together: int) -> list[Outcome] | InputError | RuntimeError:
+        """The outcomes, or why there are none: in words, as an error that was raised holds what broke off."""
+
+        def tell(number: int, progress: Progress | None) -> None:
+            if progress is None:
+                self._take(group[number], together)
+            else:
+                self._heartbeat(group[number], progress)
+
+        try:
+            return _train_group(
+                [task.job for task in group],
+                workers=self.workers,
+                together=together,
+                on_progress=tell,
+                stop=self._stop,
+                readings=self._readings,
+            )
+        except Stopped:
+            self._harvest(group, together)
+            raise
+        except InputError as error:
+            return Busy(str(error)) if isinstance(error, Busy) else InputError(str(error))
+        except Exception as error:
+            return RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+    def _refused(self, group: Sequence[Task], together: int, error: InputError) -> None:
+        """Another process may be at work on one of them, or have come to its end: go on with the others."""
+        gc.collect()  # what broke off holds its folders until it is gone
+        left = [task for task in group if not self._take(task, together)]
+        if len(left) == len(group) and not isinstance(error, Busy):
+            raise error
+        busy = [task for task in left if _is_busy(task)]
+        for task in busy:
+            self._leave(task)
+        if free := [task for task in left if task not in busy]:
+            self._run(free, together)
+
+    def _leave(self, task: Task) -> None:
+        self.say(f"{task.entry}: another process is at work on it, and it is left to that one")
 
     def _failed(self, group: Sequence[Task], together: int, why: str) -> None:
         """One of them may have spoilt it for all, such as by taking too much memory: half as many, then one by one."""
@@ -227,6 +249,9 @@ class Runner:
             )
         except Diverged as error:
             self._diverged(task, str(error))
+            return
+        except Busy:
+            self._leave(task)
             return
         self._add(task.entry, make_line(task.entry, about=RunFolder(task.job.folder).about(), losses=losses))
 
@@ -275,6 +300,17 @@ def folder_name(entry: Entry, dtype: str) -> str:
     parts = [entry.fields["data"], entry.method, cell, f"seed{entry.seed}", dtype]
     mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
     return "-".join(str(part) for part in (*parts, mark))
+
+
+def _is_busy(task: Task) -> bool:
+    files = RunFolder(task.job.folder)
+    if not files.checkpoint.parent.is_dir():
+        return False
+    try:
+        with files.held():
+            return False
+    except Busy:
+        return True
 
 
 def _told(line: Line) -> str:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metalabelnet.paper.beyond_tables import ablation_table, beyond_tables, unlabeled_table
-from metalabelnet.paper.cells import LAST, SELECTED, Cell, cell_name, cells_of, places
+from metalabelnet.paper.cells import LAST, SELECTED, Cell, cell_name, cells_of, losses_of, places
+from metalabelnet.paper.entries import BY_ITSELF
 from metalabelnet.paper.numbers import NUMBERS, paper_number
 from metalabelnet.paper.recipes import TABLE_METHODS, WHATS
 from metalabelnet.paper.table import Table
 
 if TYPE_CHECKING:
     from metalabelnet.paper.cells import Place
+    from metalabelnet.paper.entries import Selection
     from metalabelnet.paper.results import Results
 
 
-def tables(name: str, results: Results, *, smoke: bool = False) -> list[Table]:
+def tables(name: str, results: Results, asked: Selection = BY_ITSELF) -> list[Table]:
     """The tables of a WHAT. A cell that was not run is empty."""
     if WHATS[name].needs_data:
         return [_of_the_paper(name)]
-    found = places(name, results, smoke=smoke)
+    found = places(name, results, asked)
     if name == "cifar10-table":
-        return _cifar10(found, smoke=smoke)
+        return _cifar10(found, smoke=asked.smoke)
     if name == "cifar10n":
         return _cifar10n(found)
     if name == "beyond":
@@ -132,9 +134,10 @@ FACTS = {
 
 
 def _losses(found: dict[Place, Cell]) -> Table:
-    lines = [line for cell in found.values() for line in cell.lines if line.get("losses")]
-    rows = [[text, f"{lines[0]['losses'][name]:.6f}" if lines else ""] for name, text in FACTS.items()]
-    return Table(title="Losses around one real iteration", columns=["what", "value"], rows=rows)
+    losses, cells = losses_of(found), cells_of(found)
+    rows = [[text, *(f"{losses[c][name]:.6f}" if c in losses else "" for c in cells)] for name, text in FACTS.items()]
+    names = ["value" if cell in WHATS["fig-losses"].cells else cell_name(cell) for cell in cells]
+    return Table(title="Losses around one real iteration", columns=["what", *names], rows=rows)
 
 
 def _of_the_paper(name: str) -> Table:

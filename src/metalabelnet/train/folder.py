@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Busy(InputError):  # noqa: N818
+    """Another process is at work on the run."""
+
+
 class RunFolder:
     """The files of one run."""
 
@@ -114,7 +118,7 @@ class RunFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{self.path}: another process is at work on it; wait for it, or stop it") from None
+                raise Busy(f"{self.path}: another process is at work on it; wait for it, or stop it") from None
             except OSError:  # a file system without locks
                 pass
             yield
