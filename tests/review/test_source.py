@@ -87,6 +87,7 @@ def test_the_same_id_twice_is_two_samples(tmp_path: Path) -> None:
     rows = [("same" if k < 2 else str(k), f"a text of words {k}", "ab"[k % 2]) for k in range(30)]
     source = sources.of(str(write_csv(tmp_path / "t.csv", ("id", "text", "label"), rows)), Reading())
     assert len({sample.n for sample in source.samples()}) == 30
+    assert "1 samples have the id of another" in source.notes[0]  # whose clean set cannot be trained with
 
 
 def test_a_table_that_is_none_is_refused(make_page, trained: Path, tmp_path: Path) -> None:

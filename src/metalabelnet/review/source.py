@@ -155,7 +155,7 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
         options=(*_options(reading), *_options_of_run(run)),
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
         numbered=numbered,
-        notes=_clean_notes(path, len(clean) - len(inside), strange),
+        notes=(*_clean_notes(path, len(clean) - len(inside), strange), *_twice(rows.ids)),
     )
 
 
@@ -167,6 +167,13 @@ def _clean_notes(path: str, outside: int, strange: Sequence[str]) -> tuple[str, 
             f"{len(strange)} clean samples have a class that the run does not know, as {strange[0]!r}: left out"
         )
     return tuple(notes)
+
+
+def _twice(ids: Sequence[str]) -> tuple[str, ...]:
+    """A word of warning, before hours are spent on what cannot be trained with."""
+    repeated = len(ids) - len(set(ids))
+    told = f"{repeated} samples have the id of another: their clean set cannot say which it means, and train --meta"
+    return (f"{told} refuses it; name a column of ids with --id before you begin",) if repeated else ()
 
 
 def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
