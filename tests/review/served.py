@@ -41,8 +41,10 @@ class Served:
         return {row["n"]: (row["kind"], row["label"]) for row in self.store.reading().execute(asked)}
 
 
-def serve(where: str | Path, *, data: str | None = None, db: Path | None = None, **reading: str) -> Served:
-    source = sources.of(str(where), Reading(**reading), data)
+def serve(
+    where: str | Path, *, data: str | None = None, meta: str | None = None, db: Path | None = None, **reading: str
+) -> Served:
+    source = sources.of(str(where), Reading(**reading), data=data, meta=meta)
     store = Store(db or source.database)
     store.fill(source)
     app = App(source, store).guarded(5000, TOKEN)

@@ -167,6 +167,19 @@ def test_a_clean_class_that_came_after_the_run_is_left_out(make_page, trained: P
     assert len(page.rows("split = 'clean'")) == 26
 
 
+def test_a_clean_set_that_was_moved_is_named_again(make_page, trained: Path, tmp_path: Path) -> None:
+    before = make_page().rows("split = 'clean'")
+    about = tmp_path / "run" / "run.json"
+    about.write_text(about.read_text().replace(str(trained / "checked.csv"), str(tmp_path / "gone.csv")))
+    with pytest.raises(InputError, match=r"gone.csv is not where it was when .* was trained: give --meta PATH"):
+        make_page(tmp_path / "run")
+    page = make_page(tmp_path / "run", meta=str(trained / "checked.csv"))
+    assert len(page.rows("split = 'clean'")) == len(before)
+    assert page.source.named[1:] == ("--meta", str(trained / "checked.csv"))
+    with pytest.raises(InputError, match="--meta says where the clean set of a run lies"):
+        make_page(trained / "photos", meta="checked.csv")
+
+
 def rows_of_texts(folder: Path, rows: list[str]) -> Path:
     return write_csv(folder / "t.csv", ("text", "label"), [(row, "ab"[k % 2]) for k, row in enumerate(rows)])
 

@@ -36,6 +36,7 @@ def add_review(parser: argparse.ArgumentParser, file: Callable[[str], Path | Non
     add("-o", "--output", type=file, metavar="FILE", help="where to write (default, and for -: standard output)")
     add("--db", type=Path, metavar="FILE", help="the file of the verdicts (default: review.sqlite in the run folder)")
     add("--data", metavar="PATH", help="where the run's data lies now, if it was moved")
+    add("--meta", metavar="PATH", help="where the run's clean set lies now, if it was moved")
     for name, text in (
         ("label", "column of the label"),
         ("image", "column of image paths"),
@@ -52,7 +53,8 @@ def review(args: argparse.Namespace) -> None:
         server.check_installed()
     console = Console()
     names = ("label", "image", "text", "features", "id")
-    found = source.of(args.source, Reading(**{name: getattr(args, name) for name in names}), args.data)
+    reading = Reading(**{name: getattr(args, name) for name in names})
+    found = source.of(args.source, reading, data=args.data, meta=args.meta)
     store = Store(args.db or found.database)
     with console.progress() as bars:
         store.fill(found, bars.samples)

@@ -101,26 +101,32 @@ class Source:
             )
 
 
-def of(path: str, reading: Reading, data: str | None = None) -> Source:
+_MOVED = {"data": "data", "meta": "clean set"}
+
+
+def of(path: str, reading: Reading, *, data: str | None = None, meta: str | None = None) -> Source:
     """The source at a path: a run folder, a data set's name, or the path of data."""
+    moved = {name: place for name, place in (("data", data), ("meta", meta)) if place is not None}
     if (Path(path) / "run.json").is_file():
-        return _of_run(Path(path), data)
-    if data is not None:
-        raise InputError(f"--data says where the data of a run lies, and {path} is not a run: leave it out")
+        return _of_run(Path(path), moved)
+    for name in moved:
+        raise InputError(f"--{name} says where the {_MOVED[name]} of a run lies, and {path} is not a run: leave it out")
     own = path not in DATASETS and is_own(Path(path))
     return _of_own(path, reading, None, None) if own else _of_numbers(path, None, None)
 
 
-def _of_run(folder: Path, data: str | None) -> Source:
+def _of_run(folder: Path, moved: Mapping[str, str]) -> Source:
     files = RunFolder(folder)
     files.summary()  # refuses what is not finished
-    run = files.run() if data is None else files.run(data=data)
+    run = files.run(**{"meta_file" if name == "meta" else name: place for name, place in moved.items()})
     if run.data == IN_MEMORY:
         raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
     if run.own_data and not is_own(Path(run.data)):
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
+    if run.meta_file is not None and not Path(run.meta_file).exists():
+        raise InputError(f"{run.meta_file} is not where it was when {folder} was trained: give --meta PATH")
     found = _of_own(run.data, run.reading(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
-    named = (str(folder), *(() if data is None else ("--data", data)))
+    named = (str(folder), *(word for name, place in moved.items() for word in (f"--{name}", place)))
     return dataclasses.replace(found, named=named, notes=(*found.notes, *_table(found).notes()))
 
 
