@@ -294,3 +294,8 @@ def test_verdicts_on_samples_that_have_gone_do_not_count(make_page, tmp_path: Pa
     assert "whose class you have confirmed (3)" in page.get("/take").text
     assert '<span class="number">3 of 10</span>' in page.get("/clean").text
     assert '<span class="number">4 of 10</span>' not in page.get("/clean").text
+    for _ in range(2):  # nor does it matter how often the data is read in
+        said = page.get("/take/verdicts.csv").text.splitlines()[1:]
+        assert [line.split(",")[2] for line in said] == [row["id"] for row in rows]
+        (tmp_path / "photos" / rows[1]["id"]).unlink(missing_ok=True)
+        page = make_page(tmp_path / "photos")

@@ -41,6 +41,7 @@ CREATE INDEX IF NOT EXISTS verdicts_of ON verdicts (n, v);
 CREATE INDEX IF NOT EXISTS verdicts_in ON verdicts (tab, v);
 CREATE TABLE IF NOT EXISTS standing (n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER);
 CREATE INDEX IF NOT EXISTS standing_label ON standing (kind, label);
+CREATE TABLE IF NOT EXISTS names (n INTEGER PRIMARY KEY, id TEXT NOT NULL);  -- of samples with verdicts, which may go
 """
 # What is read in from elsewhere, and made anew when that or this has changed.
 _SAMPLES = """
@@ -143,6 +144,9 @@ class Store:
         self.reading().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
         with self.writing() as db:
             self._check_rows(db, source)
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'samples'").fetchone() is not None:
+                judged = "SELECT n, id FROM samples WHERE n IN (SELECT n FROM verdicts)"
+                db.execute(f"INSERT OR REPLACE INTO names {judged}")
             for name, table in (("samples", _SAMPLES), ("sizes", _SIZES)):
                 db.execute(f"DROP TABLE IF EXISTS {name}")
                 db.execute(table)

@@ -62,17 +62,18 @@ def labels(store: Store, source: Source) -> Rows:
 
 
 def verdicts(store: Store, source: Source) -> Rows:
-    """Everything that was ever said, in order."""
+    """Everything that was ever said, in order, also of samples that have gone since."""
     yield "verdict", "at", "id", "given", "suggested", "kind", "label", "undoes", "page", "blind", "way", "tab"
     names = [*source.classes, ""]
     asked = (
-        "SELECT v.*, s.id, s.given, s.label AS suggested FROM verdicts v LEFT JOIN samples s ON s.n = v.n ORDER BY v.v"
+        "SELECT v.*, coalesce(s.id, names.id, '') AS id, s.given, s.label AS suggested FROM verdicts v "
+        "LEFT JOIN samples s ON s.n = v.n LEFT JOIN names ON names.n = v.n ORDER BY v.v"
     )
     for row in store.reading().execute(asked):
         label = "" if row["label"] is None else names[row["label"]]
-        known = ("", "", "") if row["id"] is None else (row["id"], names[row["given"]], names[row["suggested"]])
+        said = ("", "") if row["given"] is None else (names[row["given"]], names[row["suggested"]])
         how = (row["undoes"] or "", row["page"], row["blind"], row["way"], row["tab"])
-        yield row["v"], row["at"], *known, row["kind"], label, *how
+        yield row["v"], row["at"], row["id"], *said, row["kind"], label, *how
 
 
 TAKES: dict[str, Callable[[Store, Source], Rows]] = {"clean": clean, "labels": labels, "verdicts": verdicts}
