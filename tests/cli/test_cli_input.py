@@ -140,6 +140,11 @@ WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "too few labels": ({"y_train": Y[:79]}, "80 samples but 79 labels"),
     "a value that is NaN": ({"x_train": WITH_NAN}, "row 10 has a value that is NaN or infinite"),
     "a value that is infinite": ({"x_test": np.full((30, 4), np.inf)}, "row 0 has a value that is NaN or infinite"),
+    "a value whose square is infinite": ({"x_train": X * 1e37}, "row 0 has "),
+    "a clean value whose square is infinite": (
+        {"x_meta": np.where(np.arange(320).reshape(80, 4) == 42, 1e37, X), "y_meta": Y},
+        "x_meta: row 10 has 1e+37, and a network reads numbers up to 2e+18: scale them down, or leave the row out",
+    ),
     "a class without a row": ({"y_train": np.where(Y == 2, 0, Y)}, "is missing from the training rows with a known"),
     "a class without a clean row": (
         {"x_meta": X[:40], "y_meta": Y[:40] % 2},

@@ -62,6 +62,9 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     x[2500, 1] = np.nan
     np.savez(file, x_train=x)
     assert "x_train: row 2500 has a value that is NaN or infinite" in refused(file)
+    x[2500, 1] = -1e38
+    np.savez(file, x_train=x)
+    assert "x_train: row 2500 has -1e+38, and a network reads numbers up to 2e+18" in refused(file)
     np.savez(file, y_train=x)
     assert "has no x_train, only y_train" in refused(file)
     np.savez(file, x_train=np.array([{}, {}], object))

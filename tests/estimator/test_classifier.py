@@ -225,6 +225,7 @@ def test_what_is_refused() -> None:
     refused("give the method's settings by name", settings=["beta"])
     refused("too large to be standardised", lambda d: {"X": d.X * 1e200})
     refused(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
+    refused(r"up to .*e\+21, too large for single precision", lambda d: {"X": d.X * 1e20}, standardize=False)
     refused("net=3: give auto", net=3)
     refused("makes int, not an nn.Module", net=lambda shape, classes: 3)
     refused("the network cannot read a batch of shape", net=Own(4, 3))
@@ -276,6 +277,26 @@ def test_numbers_beside_gaps() -> None:
         assert other.score(data.X, y) == first.score(data.X, marked)
         assert np.array_equal(other.labels_, first.labels_)
         assert np.array_equal(other.suspects_, first.suspects_)
+
+
+def test_booleans_beside_gaps() -> None:
+    """As pandas holds them: classes are False and True, and a gap is no label."""
+    pandas = pytest.importorskip("pandas")
+    data = blobs()
+    gaps = ~data.trusted & (np.arange(len(data.y)) % 9 == 0)
+    right = data.y == 0
+    series = pandas.Series(right, dtype="boolean")
+    series[gaps] = pandas.NA
+    plain = quick(epochs=3).fit(data.X, np.where(gaps, None, right), trusted=data.trusted)
+    for y in (series, series.array):
+        clf = quick(epochs=3).fit(data.X, y, trusted=data.trusted)
+        assert clf.classes_.tolist() == [False, True]
+        assert clf.classes_.dtype == clf.predict(data.X).dtype == clf.labels_.dtype == bool
+        assert np.array_equal(clf.labels_, plain.labels_)
+        assert not clf.suspects_[gaps].any()
+        assert clf.score(data.X, y) == clf.score(data.X[~gaps], right[~gaps])
+    whole = quick(epochs=3).fit(data.X, pandas.Series(right, dtype="boolean"), trusted=data.trusted)
+    assert whole.classes_.dtype == bool
 
 
 def test_probabilities_are_calibrated_on_the_clean_samples() -> None:

@@ -254,6 +254,7 @@ def test_runs_on_one_data_set_go_together_whatever_their_method(
         return [Outcome() for _ in jobs]
 
     monkeypatch.setattr(module, "_train_group", note)
+    monkeypatch.setattr(module, "read", lambda run, readings: None)
     digits = entries("cifar10-table", dataclasses.replace(SMOKE, methods=("cross-entropy", "fine-tune", "gce")))
     other = [dataclasses.replace(one, fields={**one.fields, "data": "other.npz"}) for one in digits[:1]]
     Made(tmp_path, together=2).run([digits[0], *other, *digits[1:]])
@@ -289,11 +290,18 @@ def begin(folder: Path, what: Sequence[Entry]) -> RunFolder:
 
 
 @pytest.mark.parametrize("how", [{"together": 1}, {"together": 2}, {"workers": 2}], ids=str)
-def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path: Path, how: dict[str, int]) -> None:
+def test_a_run_that_another_process_is_at_work_on_is_left_to_it(
+    tmp_path: Path, how: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, *others = three()
     made = Made(tmp_path, **how)
+    groups: list[int] = []
+    real = module._train_group
+    monkeypatch.setattr(module, "_train_group", lambda jobs, **more: groups.append(len(jobs)) or real(jobs, **more))
     with begin(tmp_path, [first]).held():
+        groups.clear()
         assert made.run([first, *others]) == 0
+    assert sum(groups) == 3, "none is begun twice"
     assert [text for text in made.said if "another process" in text] == [
         f"{first}: another process is at work on it, and it is left to that one"
     ]
@@ -334,8 +342,44 @@ def test_what_is_refused_is_not_tried_for_ever(tmp_path: Path, monkeypatch: pyte
         raise InputError(f"{jobs[0].run.data} cannot be read")
 
     monkeypatch.setattr(module, "_train_group", refuse)
-    with pytest.raises(InputError, match="digits cannot be read"):
-        Made(tmp_path, together=8).run(three())
+    made = Made(tmp_path, together=8)
+    assert made.run(three()) == 0
+    assert made.runner.failures == [f"{one}: digits cannot be read" for one in three()]
+
+
+@pytest.mark.parametrize("how", [{"together": 1}, {"together": 2}, {"together": 8}, {"workers": 2}], ids=str)
+def test_a_run_that_is_refused_is_named_and_the_others_go_on(tmp_path: Path, how: dict[str, int]) -> None:
+    first, second, third = three()
+    wrong = dataclasses.replace(second, fields={**second.fields, "meta": 10**5})
+    made = Made(tmp_path, **how)
+    assert made.run([first, wrong, third]) == 0
+    assert [one["settings"]["method"] for one in made.results.lines] == [first.method, third.method]
+    (failure,) = made.runner.failures
+    assert failure.startswith(f"{wrong}: a meta-set of 100000 is too large")
+    assert sum("failed: a meta-set of 100000" in text for text in made.said) == 1
+    again = Made(tmp_path)
+    assert again.run([second]) == 0
+    assert again.runner.failures == []
+
+
+def test_losses_that_are_refused_are_named_and_the_others_go_on(tmp_path: Path) -> None:
+    (losses,) = entries("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
+    losses = dataclasses.replace(losses, fields={**losses.fields, "meta": 10**5})
+    made = Made(tmp_path)
+    assert made.run([losses, three()[0]]) == 0
+    assert len(made.results.lines) == len(made.runner.failures) == 1
+
+
+def test_data_that_cannot_be_read_fails_its_runs_in_one_sentence(tmp_path: Path) -> None:
+    """They are not tried one by one: each would try to download it."""
+    first, *others = three()
+    gone = [dataclasses.replace(one, fields={**one.fields, "data": "gone.npz"}) for one in others]
+    made = Made(tmp_path)
+    assert made.run([first, *gone]) == 0
+    assert len(made.results.lines) == 1
+    assert made.runner.failures == ["2 runs on gone.npz: gone.npz: there is no such file"]
+    with pytest.raises(InputError, match=r"nothing can be run: gone.npz: there is no such file"):
+        Made(tmp_path / "other").run(gone)
 
 
 def test_a_folder_that_holds_something_else_is_said_and_left_alone(tmp_path: Path) -> None:

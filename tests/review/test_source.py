@@ -180,6 +180,44 @@ def test_a_clean_set_that_was_moved_is_named_again(make_page, trained: Path, tmp
         make_page(trained / "photos", meta="checked.csv")
 
 
+def test_clean_pictures_that_have_gone_are_left_out(make_page, trained: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    before = make_page()
+    clean = before.rows("split = 'clean'")
+    (tmp_path / "photos" / clean[0]["id"]).unlink()
+    page = make_page(tmp_path / "run", data=str(tmp_path / "photos"))
+    note = f"1 clean samples of the run are not in {tmp_path}/photos/ any more, as {clean[0]['id']!r}: left out"
+    assert page.source.notes == (note,)
+    assert [row["id"] for row in page.rows("split = 'clean'")] == [row["id"] for row in clean[1:]]
+    assert len(page.rows("split = 'train'")) == len(before.rows("split = 'train'"))
+    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--take", "clean"]
+    said = call(command, capsys)
+    assert said.code == 0
+    assert note in said.err
+    assert len(said.out.splitlines()) == len(clean)  # one has gone, and there is a header
+    for row in clean[: len(clean) // 2 + 1]:
+        (tmp_path / "photos" / row["id"]).unlink(missing_ok=True)
+    said = call(command, capsys)
+    assert said.code == 2
+    assert "which is not in" in said.err
+    assert "give --data or --meta PATH" in said.err
+
+
+def test_a_class_whose_pictures_have_all_gone_stays_one(make_page, trained: Path, tmp_path: Path) -> None:
+    """Clean samples that lie elsewhere have it still."""
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    whole = make_page()
+    number = {name: k for k, name in enumerate(whole.source.classes)}
+    kept = [row for row in whole.rows("split = 'clean'") if not row["id"].startswith("birne/")]
+    assert any(row["checked"] == number["birne"] for row in kept)
+    shutil.rmtree(tmp_path / "photos" / "birne")
+    page = make_page(tmp_path / "run", data=str(tmp_path / "photos"))
+    assert page.source.classes == whole.source.classes
+    assert {row["id"]: row["checked"] for row in page.rows("split = 'clean'")} == {
+        row["id"]: row["checked"] for row in kept
+    }
+
+
 def rows_of_texts(folder: Path, rows: list[str]) -> Path:
     return write_csv(folder / "t.csv", ("text", "label"), [(row, "ab"[k % 2]) for k, row in enumerate(rows)])
 

@@ -68,6 +68,7 @@ def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job],
     first, second = train_all([wrong, jobs[1]], workers=workers, go_on=True)
     assert first.summary is None
     assert "no_such_net" in str(first.failure)
+    assert (first.refused, first.busy) == (True, False)
     assert second.summary is not None
     assert not wrong.folder.exists()
 

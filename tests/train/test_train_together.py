@@ -67,6 +67,26 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -
     assert second.summary is not None
 
 
+def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:
+    wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
+    with pytest.raises(InputError, match="no_such_net"):
+        train_together([jobs[1], wrong])
+    first, second = train_together([wrong, jobs[1]], resume=True, go_on=True)
+    assert "no_such_net" in str(first.failure)
+    assert (first.refused, first.busy) == (True, False)
+    assert second.summary is not None
+
+
+def test_a_run_that_another_process_holds_breaks_no_other_off(jobs: list[Job]) -> None:
+    """It is found out when its turn comes, while another is under way."""
+    with pytest.raises(Stopped):
+        train(jobs[2].run, folder=jobs[2].folder, stop=lambda: True)
+    with RunFolder(jobs[2].folder).held():
+        outcomes = train_together(jobs, together=2, resume=True, go_on=True)
+    assert [one.busy for one in outcomes] == [False, False, True, False]
+    assert [one.summary is not None for one in outcomes] == [True, True, False, True]
+
+
 def test_a_stop_saves_all_and_all_go_on(jobs: list[Job], tmp_path: Path) -> None:
     calls = iter(range(10**6))
     with pytest.raises(Stopped):

@@ -34,8 +34,11 @@ class Clean:
     item: Any = None
 
 
-def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
-    """The clean samples that the data marks and the file names; what the file says of a sample counts."""
+def find(data: Listing, found: Columns, file: Path | None, gone: list[str] | None = None) -> list[Clean]:
+    """The clean samples that the data marks and the file names; what the file says of a sample counts.
+
+    gone  is told the ids of samples that are nowhere; without it they are refused
+    """
     marked = [k for k, trusted in enumerate(data.trusted) if trusted]
     for k in marked:
         if not data.labels[k]:
@@ -46,7 +49,7 @@ def find(data: Listing, found: Columns, file: Path | None) -> list[Clean]:
     if file is None:
         return list(clean.values())
     outside: dict[str, Clean] = {}
-    for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found):
+    for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found, gone):
         if one.position is None:
             before = outside.setdefault(_place(one, len(outside)), one)
             if before.label != one.label:
@@ -94,15 +97,15 @@ def _from_folder(folder: Path, data: Listing) -> list[Clean]:
     ]
 
 
-def _from_sheet(file: Path, data: Listing, found: Columns) -> list[Clean]:
+def _from_sheet(file: Path, data: Listing, found: Columns, gone: list[str] | None) -> list[Clean]:
     if not sheet.is_sheet(file):
-        gone = "" if file.exists() else " does not exist"
-        raise InputError(f"{file}{gone}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
+        absent = "" if file.exists() else " does not exist"
+        raise InputError(f"{file}{absent}: a clean set is a number, a folder, or a table {', '.join(sheet.SUFFIXES)}")
     names = sheet.header(file)
     label = _label_column(file, names, found)
     if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
         name = _id_column(file, names, label, found)
-        return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data)
+        return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data, gone)
     has_id = found.id if found.id in names else None  # here the samples themselves stand in the file
     rows = listing.from_sheet(file, listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id))
     _check_labels(file, rows)
@@ -142,7 +145,7 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
     return name
 
 
-def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
+def _looked_up(file: Path, rows: Listing, data: Listing, gone: list[str] | None) -> list[Clean]:
     """The samples of the data that the ids mean; for images also files beside the data.
 
     Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it.
@@ -159,9 +162,12 @@ def _looked_up(file: Path, rows: Listing, data: Listing) -> list[Clean]:
             for path in (place / way for way in spelt for place in (folder, file.parent, Path())):
                 position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
                 item = path if path.is_file() else item
-        if position is None and item is None:
+        if position is not None or item is not None:
+            clean.append(Clean(id=name, label=label, position=position, item=item))
+        elif gone is None:
             raise InputError(f"{file}: {_no_sample(name, by_id, data.source)}")
-        clean.append(Clean(id=name, label=label, position=position, item=item))
+        else:
+            gone.append(name)
     return clean
 
 

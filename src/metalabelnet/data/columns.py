@@ -10,6 +10,7 @@ import torch
 
 from metalabelnet.data.inputs import Inputs
 from metalabelnet.data.numbers import PLAIN, form_of, number
+from metalabelnet.data.rows import LARGEST
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 FEW = 20  # different texts may be a category, however few rows there are
-FARTHEST = 1e30  # deviations from the mean; single precision ends at 3e38, and a network multiplies
 MOST_VALUES = 100  # of a category; rarer ones are all zeros, like a value that was never seen
 
 
@@ -118,7 +118,7 @@ def _encode(part: dict[str, Any], cell: str) -> list[float]:
     if value is None or not math.isfinite(value):
         raise InputError(f"has {cell[:40]!r} in the column {part['name']!r} of numbers")
     scaled = (value - part["mean"]) / part["deviation"]
-    if abs(scaled) > FARTHEST:
+    if abs(scaled) > LARGEST:
         raise InputError(f"has {cell[:40]!r} in the column {part['name']!r}, too far from its mean {part['mean']:g}")
     return [scaled, *([float(missing)] if part["gaps"] else [])]
 

@@ -7,9 +7,9 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from metalabelnet.data import npz
+from metalabelnet.data.rows import check_numbers
 from metalabelnet.data.stored import chunk_size, chunks
 from metalabelnet.errors import InputError
 
@@ -59,18 +59,10 @@ def _read(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[
                 if len(content) < count * row:
                     raise EOFError(f"it ends at row {start + len(content) // row}")
                 array = np.frombuffer(bytearray(content), dtype).reshape(count, *shape[1:])
-                yield _finite(npz.as_samples(array, f"{path}: {KEY}"), path, start)
+                x = npz.as_samples(array, f"{path}: {KEY}")
+                check_numbers(x, f"{path}, {KEY}", start)
+                yield x
     except InputError:
         raise
     except npz.BROKEN as error:
         raise InputError(f"{path}: {KEY} cannot be read ({error}); write the file with numpy.savez") from error
-
-
-def _finite(x: Tensor, path: Path, start: int) -> Tensor:
-    wrong = ~torch.isfinite(x.flatten(1)).all(1)
-    if wrong.any():
-        at = start + int(wrong.nonzero()[0, 0])
-        raise InputError(
-            f"{path}, {KEY}: row {at} has a value that is NaN or infinite; fill it in or leave the row out"
-        )
-    return x

@@ -172,14 +172,15 @@ class Outline:
     rows: Listing
     columns: Columns
     clean: list[Clean]
-    classes: tuple[str, ...]
+    gone: list[str]  # ids of clean samples that are not there any more
 
 
 def outline(path: Path, how: Reading) -> Outline:
     """List the samples, for whoever shows them to a person. A clean set need not be there."""
     rows, found = _list(path, how, [])
-    clean = checked.find(rows, found, None if how.meta_file is None else Path(how.meta_file))
-    return Outline(rows=rows, columns=found, clean=clean, classes=class_names(rows, [one.label for one in clean], None))
+    gone: list[str] = []
+    clean = checked.find(rows, found, None if how.meta_file is None else Path(how.meta_file), gone)
+    return Outline(rows=rows, columns=found, clean=clean, gone=gone)
 
 
 @dataclass(frozen=True, kw_only=True)

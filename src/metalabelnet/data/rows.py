@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from metalabelnet.errors import InputError
 
 UNLABELED = -1
 NO_LABEL = ("", "-1")  # the same among names
+LARGEST = 2e18  # of a sample's numbers: squares of a batch are summed in single precision, which ends at 3e38
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,22 @@ def check_labels(labels: Tensor, classes: int, what: str) -> None:
         )
 
 
+def check_numbers(x: Tensor, what: str, start: int = 0) -> None:
+    """Refuse what no network can compute with: NaN, infinite and very large numbers. Rows are counted from `start`."""
+    if x.numel() == 0:
+        return
+    low, high = map(float, x.aminmax())  # NaN where there is one
+    if low >= -LARGEST and high <= LARGEST:
+        return
+    wrong = ~(x.abs() <= LARGEST)
+    at = int(wrong.flatten(1).any(1).nonzero()[0, 0])
+    value = float(x[at][wrong[at]][0])
+    told = "a value that is NaN or infinite; fill it in or leave the row out"
+    if math.isfinite(value):
+        told = f"{value:g}, and a network reads numbers up to {LARGEST:g}: scale them down, or leave the row out"
+    raise InputError(f"{what}: row {start + at} has {told}")
+
+
 def make_rows(
     x: Samples,
     given: Tensor,
@@ -136,9 +154,8 @@ def make_rows(
         )
     if len(given) != len(x):
         raise InputError(f"{what}: {len(x)} samples but {len(given)} labels")
-    if isinstance(x, Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
-        at = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
-        raise InputError(f"{what}: row {at} has a value that is NaN or infinite; fill it in or leave the row out")
+    if isinstance(x, Tensor):
+        check_numbers(x, what)
     true = torch.full_like(given, UNLABELED) if true is None else true
     check_labels(given, len(classes), f"{what}, labels")
     check_labels(true, len(classes), f"{what}, true labels")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -21,7 +21,15 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.inputs import Samples, plain, read_labels, read_mask, read_samples, without_label
+from metalabelnet.estimator.inputs import (
+    Samples,
+    as_column,
+    plain,
+    read_labels,
+    read_mask,
+    read_samples,
+    without_label,
+)
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
 from metalabelnet.train.in_memory import check_net, settle
@@ -180,14 +188,14 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of labeled samples whose class is predicted: one without a label has no class to find."""
-        if y is not None and (nothing := without_label(column_or_1d(y))).any():
+        if y is not None and (nothing := without_label(as_column(y))).any():
             check_consistent_length(X, y, sample_weight)
             if nothing.all():
                 raise InputError("no sample has a label: some must have one to score by")
             labeled = (~nothing).nonzero()[0]
             X, y = _safe_indexing(X, labeled), _safe_indexing(y, labeled)
             sample_weight = None if sample_weight is None else _safe_indexing(sample_weight, labeled)
-        return float(super().score(X, y if y is None else plain(column_or_1d(y)), sample_weight))
+        return float(super().score(X, y if y is None else plain(as_column(y)), sample_weight))
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: the network goes to the processor, so that it can be read where there is no card."""

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from metalabelnet.data.arrays import channels_first
-from metalabelnet.data.rows import NO_LABEL, UNLABELED
+from metalabelnet.data.rows import LARGEST, NO_LABEL, UNLABELED
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Samples:
             if self.mean is not None and self.scale is not None:
                 scaled = (x - self.mean.astype(x.dtype)) / self.scale.astype(x.dtype)
             made = np.array(scaled, dtype=np.uint8 if self.is_bytes else np.float32, order="C")
-        if not self.is_bytes and not np.isfinite(made).all():
+        if not self.is_bytes and not (np.abs(made) <= LARGEST).all():
             largest = np.abs(x).max()
             raise InputError(f"X has numbers up to {largest:g}, too large for single precision: scale them down")
         return torch.from_numpy(made)
@@ -97,7 +97,7 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     """The number of each sample's class, −1 where it has no label, and the classes."""
     if y is None:
         raise InputError(f"{name} requires y to be passed, but the target y is None")
-    y = column_or_1d(y, warn=True)
+    y = as_column(y, warn=True)
     unlabeled = without_label(y)
     if y.dtype.kind not in "OUST":
         assert_all_finite(y[~unlabeled], input_name="y")
@@ -117,6 +117,12 @@ def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
     given = np.full(len(y), UNLABELED, dtype=np.int64)
     given[~unlabeled] = numbers
     return given, classes
+
+
+def as_column(y: Any, *, warn: bool = False) -> Array:
+    """One label a sample. Those of pandas stay what they are beside gaps, where scikit-learn makes them floats."""
+    column: Array = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=warn)
+    return column
 
 
 def plain(labels: Array) -> Array:

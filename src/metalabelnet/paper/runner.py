@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
@@ -21,6 +21,7 @@ from metalabelnet.paper.losses import losses_along_a_step
 from metalabelnet.paper.results import Results, key, line_of_folder, make_line
 from metalabelnet.train.folder import Busy, RunFolder, versions
 from metalabelnet.train.loop import Diverged, Progress, Stopped
+from metalabelnet.train.prepare import read
 from metalabelnet.train.several import Job, Outcome, train_all
 from metalabelnet.train.together import train_together
 
@@ -45,9 +46,10 @@ def _train_group(
     readings: Readings,
 ) -> list[Outcome]:
     """Train these runs: in processes beside each other, or on one device, several in turns."""
+    how: Any = {"resume": True, "on_progress": on_progress, "stop": stop, "readings": readings, "go_on": True}
     if workers > 1 or len(jobs) == 1:
-        return train_all(jobs, resume=True, workers=workers, on_progress=on_progress, stop=stop, readings=readings)
-    return train_together(jobs, together=together, resume=True, on_progress=on_progress, stop=stop, readings=readings)
+        return train_all(jobs, workers=workers, **how)
+    return train_together(jobs, together=together, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Runner:
 
     def run(self, entries: Sequence[Entry]) -> int:
         """Run what is open; gives the number of runs that are left for want of budget."""
-        queue = self._tasks(self.open(entries))
+        queue = self._readable(self._tasks(self.open(entries)))
         self.total = len(queue)
         if self.cheapest:
             queue.sort(key=lambda task: self.estimate.seconds(task.entry) or 0.0)
@@ -145,6 +147,23 @@ class Runner:
             self.say(f"left out: {sentence}")
         return tasks
 
+    def _readable(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those whose data can be read. It is tried once: each run would try again, downloads included."""
+        by_data: dict[str, list[Task]] = {}
+        for task in tasks:
+            by_data.setdefault(task.job.run.data, []).append(task)
+        unread: dict[str, str] = {}
+        for data, (first, *_) in by_data.items():
+            try:
+                read(first.job.run, readings=self._readings)
+            except InputError as error:
+                unread[data] = str(error)
+        if unread and len(unread) == len(by_data):
+            raise InputError("nothing can be run: " + "; ".join(unread.values()))
+        for data, why in unread.items():
+            self._fail(f"{len(by_data[data])} runs on {data}", why)
+        return [task for task in tasks if task.job.run.data not in unread]
+
     def _next_group(self, queue: Sequence[Task]) -> list[Task]:
         """The first run that fits into what is left of the budget, with those that can go along."""
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
@@ -174,20 +193,21 @@ class Runner:
             self._measure_losses(group[0])
             return
         outcomes = self._train(group, together)
-        if isinstance(outcomes, InputError):
-            self._refused(group, together, outcomes)
-            return
-        if isinstance(outcomes, RuntimeError):
-            self._failed(group, together, str(outcomes))
+        if isinstance(outcomes, str):
+            self._failed(group, together, outcomes)
             return
         self._harvest(group, together)
         for task, outcome in zip(group, outcomes, strict=True):
-            if outcome.lost:
-                self._fail(task.entry, str(outcome.failure))
-            elif outcome.failure is not None:
+            if outcome.failure is None or self.results.of(task.entry) is not None:  # another process may have ended it
+                continue
+            if outcome.busy:
+                self._leave(task)
+            elif outcome.lost or outcome.refused:
+                self._fail(task.entry, outcome.failure)
+            else:
                 self._diverged(task, outcome.failure)
 
-    def _train(self, group: Sequence[Task], together: int) -> list[Outcome] | InputError | RuntimeError:
+    def _train(self, group: Sequence[Task], together: int) -> list[Outcome] | str:
         """The outcomes, or why there are none: in words, as an error that was raised holds what broke off."""
 
         def tell(number: int, progress: Progress | None) -> None:
@@ -209,21 +229,9 @@ class Runner:
             self._harvest(group, together)
             raise
         except InputError as error:
-            return Busy(str(error)) if isinstance(error, Busy) else InputError(str(error))
+            return str(error)
         except Exception as error:
-            return RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-
-    def _refused(self, group: Sequence[Task], together: int, error: InputError) -> None:
-        """Another process may be at work on one of them, or have come to its end: go on with the others."""
-        gc.collect()  # what broke off holds its folders until it is gone
-        left = [task for task in group if not self._take(task, together)]
-        if len(left) == len(group) and not isinstance(error, Busy):
-            raise error
-        busy = [task for task in left if _is_busy(task)]
-        for task in busy:
-            self._leave(task)
-        if free := [task for task in left if task not in busy]:
-            self._run(free, together)
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
     def _leave(self, task: Task) -> None:
         self.say(f"{task.entry}: another process is at work on it, and it is left to that one")
@@ -253,6 +261,9 @@ class Runner:
         except Busy:
             self._leave(task)
             return
+        except InputError as error:
+            self._fail(task.entry, str(error))
+            return
         self._add(task.entry, make_line(task.entry, about=RunFolder(task.job.folder).about(), losses=losses))
 
     def _harvest(self, group: Sequence[Task], together: int) -> None:
@@ -281,9 +292,9 @@ class Runner:
         of = f"[{self.ended}/{self.total}] " if self.total else ""
         self.say(f"{of}{entry}: {_told(line)}{_beside(entry)}")
 
-    def _fail(self, entry: Entry, why: str) -> None:
-        self.failures.append(f"{entry}: {why}")
-        self.say(f"{entry}: failed: {why}")
+    def _fail(self, what: Entry | str, why: str) -> None:
+        self.failures.append(f"{what}: {why}")
+        self.say(f"{what}: failed: {why}")
 
     def _heartbeat(self, task: Task, progress: Progress) -> None:
         if time.monotonic() - self._spoke > HEARTBEAT:
@@ -300,17 +311,6 @@ def folder_name(entry: Entry, dtype: str) -> str:
     parts = [entry.fields["data"], entry.method, cell, f"seed{entry.seed}", dtype]
     mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
     return "-".join(str(part) for part in (*parts, mark))
-
-
-def _is_busy(task: Task) -> bool:
-    files = RunFolder(task.job.folder)
-    if not files.checkpoint.parent.is_dir():
-        return False
-    try:
-        with files.held():
-            return False
-    except Busy:
-        return True
 
 
 def _told(line: Line) -> str:

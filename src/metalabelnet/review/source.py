@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data import DATASETS, UNLABELED, load
-from metalabelnet.data.own import Reading, is_own, outline
+from metalabelnet.data.classes import class_names
+from metalabelnet.data.own import Outline, Reading, is_own, outline
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
 from metalabelnet.review.contents import Contents, of_rows
@@ -139,8 +140,10 @@ def _table(source: Source) -> Table:
 
 def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -> Source:
     found = outline(Path(path), reading)
-    rows, classes = found.rows, found.classes
-    if folder is not None:
+    rows = found.rows
+    if folder is None:
+        classes = class_names(rows, [one.label for one in found.clean], None)
+    else:  # a class that has gone from the data stays one
         classes = tuple(RunFolder(folder).about()["classes"])
     number = {name: k for k, name in enumerate(classes)}
     clean = [one for one in found.clean if one.label in number]
@@ -161,13 +164,18 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
         options=(*_options(reading), *_options_of_run(run)),
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
         numbered=numbered,
-        notes=(*_clean_notes(path, len(clean) - len(inside), strange), *_twice(rows.ids)),
+        notes=(*_clean_notes(path, found, len(clean) - len(inside), strange), *_twice(rows.ids)),
     )
 
 
-def _clean_notes(path: str, outside: int, strange: Sequence[str]) -> tuple[str, ...]:
-    """What is not listed of the run's clean set."""
+def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[str]) -> tuple[str, ...]:
+    """What is not listed of the run's clean set; where most of it has gone, it is that of other data."""
+    gone = found.gone
+    if len(gone) > len(found.clean):
+        raise InputError(f"the clean set names {gone[0]!r}, which is not in {path}; give --data or --meta PATH")
     notes = [f"{outside} clean samples of the run are not part of {path}: add them yourself"] if outside else []
+    if gone:
+        notes.append(f"{len(gone)} clean samples of the run are not in {path} any more, as {gone[0]!r}: left out")
     if strange:
         notes.append(
             f"{len(strange)} clean samples have a class that the run does not know, as {strange[0]!r}: left out"

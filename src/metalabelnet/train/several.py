@@ -15,7 +15,7 @@ import torch
 from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError
 from metalabelnet.train import worker
-from metalabelnet.train.folder import RunFolder
+from metalabelnet.train.folder import Busy, RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Stopped, train
 from metalabelnet.train.prepare import read
 
@@ -39,12 +39,21 @@ class Job:
 class Outcome:
     """The summary of a job that came to its end, or the sentence that says why it did not.
 
-    lost  its process was killed: the job itself may be as good as any, and can be tried again
+    lost     its process was killed: the job itself may be as good as any, and can be tried again
+    refused  its settings, its data or its folder will not do
+    busy     … because another process is at work on it
     """
 
     summary: dict[str, Any] | None = None
     failure: str | None = None
     lost: bool = False
+    refused: bool = False
+    busy: bool = False
+
+    @classmethod
+    def of_refusal(cls, error: InputError) -> Outcome:
+        """In words: an error that was raised holds what broke off."""
+        return cls(failure=str(error), refused=True, busy=isinstance(error, Busy))
 
 
 def train_all(
@@ -136,7 +145,7 @@ def _work(
     except InputError as error:
         if not go_on:
             raise
-        outcome = Outcome(failure=str(error))
+        outcome = Outcome.of_refusal(error)
     tell(number, None)
     return outcome
 

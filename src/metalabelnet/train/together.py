@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.engine import tensor_cores
+from metalabelnet.errors import InputError
 from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Stopped, training
 from metalabelnet.train.prepare import device_of
@@ -40,6 +41,7 @@ class Turns:
     steps: Generator[None, None, Any]
     stream: torch.cuda.Stream | None
     wait: int
+    go_on: bool
 
     def take(self) -> Outcome | None:
         """One step. Gives the outcome, if it was the last."""
@@ -54,6 +56,10 @@ class Turns:
             return Outcome(summary=RunFolder(self.job.folder).summary())
         except Diverged as error:
             return Outcome(failure=str(error))
+        except InputError as error:
+            if not self.go_on:
+                raise
+            return Outcome.of_refusal(error)
         return None
 
 
@@ -66,12 +72,13 @@ def train_together(
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 60.0,
     readings: Readings | None = None,
+    go_on: bool = False,
 ) -> list[Outcome]:
     """Train all jobs, up to `together` at a time, and give their outcomes in order.
 
     Every folder is checked before the first run starts. A finished folder is not run again when resuming. A run that
-    diverges is reported in its outcome and does not keep the others from going on. When asked to stop, all runs under
-    way save their state before `Stopped` is raised.
+    diverges is reported in its outcome and does not keep the others from going on; with `go_on` one that is refused
+    does not either. When asked to stop, all runs under way save their state before `Stopped` is raised.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
@@ -90,7 +97,8 @@ def train_together(
         )
         cuda = device_of(job.run).type == "cuda"
         stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
-        return Turns(number, job, steps, stream, wait=APART * number if cuda and number < together else 0)
+        wait = APART * number if cuda and number < together else 0
+        return Turns(number, job, steps, stream, wait, go_on)
 
     waiting = [(number, job) for number, job in enumerate(jobs) if outcomes[number] is None]
     under_way: list[Turns] = []
