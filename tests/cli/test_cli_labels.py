@@ -126,6 +126,12 @@ def test_label_studio_gets_tasks_with_predictions() -> None:
     assert result["value"] == {"choices": ["dog"]}
 
 
+def test_label_studio_gets_no_address_of_an_image_that_is_not_known() -> None:
+    (task,) = json.loads(formats.to_label_studio([row("cats/1.png", file="")], [], ["cat", "dog"]))
+    assert task["data"]["text"] == task["data"]["id"] == "cats/1.png"
+    assert "image" not in task["data"]
+
+
 def test_fiftyone_gets_a_classification_by_path() -> None:
     """As the importer of FiftyOneImageClassificationDataset reads it: paths without their ending, or absolute ones."""
     rows = [row("cats/a.b.png"), row("/photos/2.jpg"), row("12")]

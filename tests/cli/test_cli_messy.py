@@ -143,6 +143,18 @@ def test_numbers_for_classes_that_became_fractions(capsys: Capture) -> None:
     assert call(["train", "t.csv", "--meta", "checked.csv", *QUICK.split(), "--out", "other"], capsys).code == 0
 
 
+def test_classes_with_fractions_stay_as_they_are_where_a_file_has_whole_ones_alone(capsys: Capture) -> None:
+    names = ("0.0", "0.5", "1.0")
+    made = [[f"{v + 3 * (k % 3):.3f}", names[k % 3]] for k, (v, *_) in enumerate(rows())]
+    write_csv(Path("t.csv"), ["v", "label"], made)
+    write_csv(Path("test.csv"), ["v", "label"], [row for row in made if row[1] != "0.5"])
+    write_csv(Path("checked.csv"), ["index", "label"], [[k, names[k % 3]] for k in range(30)])
+    command = ["train", "t.csv", "--meta", "checked.csv", "--test", "test.csv", *QUICK.split(), "--out"]
+    assert call([*command, "run"], capsys).code == 0
+    write_csv(Path("checked.csv"), ["index", "label"], [[k, names[k % 3]] for k in range(30) if k % 3 != 1])
+    assert "class '0.5' is missing from the clean rows" in call([*command, "other"], capsys).err
+
+
 def test_a_word_for_no_label_is_pointed_out(capsys: Capture) -> None:
     made = [[f"{v:.3f}", "NA" if k in (5, 10) else y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["v", "label", "ok"], made)

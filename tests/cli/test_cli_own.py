@@ -416,3 +416,48 @@ def test_a_run_folder_from_before_there_was_own_data(capsys: Capture, here: Path
     (here / "run/run.json").write_text(json.dumps(about))
     again = ["train", "tiny.npz", "--meta", "18", *QUICK.split(), "--out", "run", "--resume"]
     assert call(again, capsys).code == 0
+
+
+def test_only_a_trusted_row_may_stand_in_a_clean_set_without_a_label(capsys: Capture, here: Path) -> None:
+    rows = table_rows(80)
+    write_csv(here / "table.csv", TABLE, rows)
+    marked, other = (next(row for row in rows if row[4] and bool(row[5]) is one) for one in (True, False))
+    asked = ["train", "table.csv", "--trusted", "checked", "--meta", "clean.csv", "--out", "run"]
+    write_csv(here / "clean.csv", ["id", "label"], [[marked[0], ""], [other[0], ""]])
+    assert f"{other[0]} has no label, but a clean sample needs one; only a row that --trusted" in refused(asked, capsys)
+    write_csv(here / "clean.csv", ["id", "label"], [[marked[0], ""], [marked[0], marked[4]]])
+    assert f"{marked[0]} is there twice, as '' and as {marked[4]!r}" in refused(asked, capsys)
+    write_csv(here / "clean.csv", ["id", "label"], [[marked[0], ""]])
+    said = train("table.csv --trusted checked --meta clean.csv", capsys)
+    assert f"{sum(row[5] == 'yes' for row in rows) - 1} clean samples" in said
+    assert marked[0] not in {row["id"] for row in read_csv(here / "run/labels.csv")}
+
+
+# Where runs are put
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_run_is_not_put_among_the_pictures(
+    command: str, capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    monkeypatch.chdir(here / "photos")
+    more = f"--meta {here}/checked.csv --epochs 1 --device cpu --looks 0".split()
+    more += [] if command == "train" else ["--methods", "fine-tune", "--seeds", "1", "--jobs", "1"]
+    said = refused([command, ".", *more], capsys)
+    assert f"runs/{'compare-' if command == 'compare' else ''}photos-" in said  # the folder's own name
+    assert "lies within ./, whose folders are classes: choose one outside with --out" in said
+    assert not (here / "photos" / "runs").exists()
+    monkeypatch.chdir(here / "photos" / "rare")
+    assert "lies within ../, whose folders are classes" in refused([command, "..", *more], capsys)
+    assert call([command, "..", *more, "--out", "../../run"], capsys).code == 0
+
+
+def test_a_run_is_not_put_into_the_folder_of_the_clean_set_or_the_test_set(capsys: Capture, here: Path) -> None:
+    truth = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    shutil.copytree(here / "photos", here / "others")
+    for more in ("--meta others", "--meta checked.csv --test others"):
+        said = refused(["train", "photos", *more.split(), "--out", "others/run"], capsys)
+        assert "others/run lies within others, whose folders are classes" in said

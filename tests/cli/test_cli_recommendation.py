@@ -79,11 +79,17 @@ def test_wilson_is_sound_at_the_ends() -> None:
 def test_students_quantiles() -> None:
     stats = pytest.importorskip("scipy.stats")
     assert pytest.approx([stats.t.ppf(0.975, df) for df in range(1, 11)], abs=1e-3) == STUDENT
-    assert certain([1.0, 1.1, 0.9])
-    assert not certain([1.0, -0.5, 2.0])
-    assert not certain([1.0])
+    assert certain([1.0, 1.1, 0.9], 0.01)
+    assert not certain([1.0, -0.5, 2.0], 0.01)
+    assert not certain([1.0], 0.01)
     for n in (12, 30, 100):  # beyond the table an approximation, good to a hundredth
         assert 1.96 + 2.5 / (n - 1) == pytest.approx(stats.t.ppf(0.975, n - 1), abs=0.03)
+
+
+def test_equal_differences_of_few_samples_are_no_certainty() -> None:
+    said = recommend(summaries(test=12, a=[100.0, 100.0], b=[91.67, 91.67]), 3)
+    assert "taken to be one sample of 12 at least, b cannot be told from it" in said
+    assert "at least, that is more than chance" in recommend(summaries(test=10_000, a=[99.0] * 2, b=[91.0] * 2), 3)
 
 
 def test_compare_ends_with_it(

@@ -40,7 +40,7 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     assert said.code == 0
     lines = said.err.splitlines()
     assert lines[0].startswith(
-        "metalabelnet on small.npz: 62 samples of 3 classes (14 unlabeled), 38.7 % of the labels"
+        "metalabelnet on small.npz: 62 samples of 3 classes (14 unlabeled), 45.8 % of the labels"
     )
     assert "14 clean to learn from and 4 to select on, 30 to test; mlp on cpu" in lines[0]
     assert len(lines) == 6
@@ -278,6 +278,10 @@ def test_labels_for_data_never_seen(run: Path, capsys: Capture, here: Path) -> N
     assert [row["label"] for row in labeled] == [row["label"] for row in bare]
     assert [row["given"] for row in labeled] == [CLASSES[c] for c in y]
     assert {row["given"] for row in bare} == {""}
+    assert {row["true"] for row in (*labeled, *bare)} == {""}  # nobody has said that the given ones are right
+    write_npz(here / "known.npz", x_train=x, y_train=y, true_train=(y + 1) % 3, x_test=None, y_test=None)
+    known = read(call(["labels", "run", "--data", "known.npz"], capsys).out)
+    assert [row["true"] for row in known] == [CLASSES[(c + 1) % 3] for c in y]
 
 
 @pytest.mark.parametrize(

@@ -174,3 +174,73 @@ def test_labels_of_arrays_are_the_truth_only_where_noise_is_to_come(
         summary = json.loads((tmp_path / noise[:4] / "summary.json").read_text())
         assert summary["samples"]["test"] <= tested
         assert (summary["right_after"] is None) == (noise == "none")
+
+
+@pytest.mark.parametrize("kind", ["table", "texts", "paths"])
+def test_a_trusted_row_that_is_unusable_does_not_return(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The column that marks clean rows still marks it: the file of the clean set says that it is not one any more."""
+    monkeypatch.chdir(tmp_path)
+    if kind == "table":
+        data, more = write_csv(tmp_path / "t.csv", TABLE, table_rows(80)), ""
+    elif kind == "texts":
+        data, more = write_csv(tmp_path / "t.csv", ("text", "topic", "checked"), text_rows(80)), "--label topic"
+    else:
+        rows = [(f"pics/{name}", right, k % 4 == 0) for k, (name, right) in enumerate(photos(tmp_path / "pics")[:90])]
+        data, more = write_csv(tmp_path / "t.csv", ("file", "label", "checked"), rows), ""
+    assert call(["train", data.name, "--trusted", "checked", *more.split(), *SHORT, "--out", "run0"], capsys).code == 0
+    page = serve(tmp_path / "run0")
+    before, trained = len(page.rows("split = 'clean'")), {row["id"] for row in page.rows("split = 'train'")}
+    unusable, changed, skipped, *_ = page.rows("split = 'clean'")
+    other = page.source.classes[changed["checked"] - 1]
+    for row, said in (
+        (unusable, {"say": "unusable"}),
+        (changed, {"say": "choose", "class": other}),
+        (skipped, {"say": "skip"}),
+    ):
+        page.post("/verdict", n=row["n"], seen=0, **said)
+    for run in ("run1", "run2"):  # the second time the run knows, and no verdict says so
+        take, train = commands(page)
+        assert train[train.index("--trusted") + 1] == "checked"
+        assert call(take, capsys).code == 0
+        lines = (tmp_path / "clean.csv").read_text().splitlines()[1:]
+        assert [line for line in lines if ",," in line] == [f"{unusable['id']},,left out"]
+        assert any(line.startswith((f"{changed['id']},{other},", f'{changed["id"]},"{other}",')) for line in lines)
+        answer = call([*train, *SHORT, "--out", run], capsys)
+        assert answer.code == 0, answer.err
+        assert f"{before - 1} clean samples, {before - 1} of them taken out of training" in answer.err
+        assert "1 trusted samples have no label in clean.csv: they are neither clean nor trained on" in answer.err
+        page = serve(tmp_path / run)
+        assert {row["id"] for row in page.rows("split = 'train'")} == trained
+        assert [row["id"] for row in page.rows("split = 'left out'")] == [unusable["id"]]
+
+
+def test_a_row_that_was_marked_after_the_run_is_not_left_out(tmp_path: Path, monkeypatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = table_rows(80)
+    write_csv(tmp_path / "t.csv", TABLE, rows)
+    assert call(["train", "t.csv", "--trusted", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    serve(tmp_path / "run")
+    marked = next(k for k, row in enumerate(rows) if row[4] and not row[5])
+    write_csv(tmp_path / "t.csv", TABLE, [[*row[:5], "yes" if k == marked else row[5]] for k, row in enumerate(rows)])
+    page = serve(tmp_path / "run")
+    take, train = commands(page)
+    assert call(take, capsys).code == 0
+    answer = call([*train, *SHORT, "--out", "again"], capsys)
+    assert answer.code == 0, answer.err
+    assert f"{sum(row[5] == 'yes' for row in rows) + 1} clean samples" in answer.err
+
+
+def test_what_is_contradicted_without_being_drawn_is_not_clean_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "t.csv", TABLE, table_rows(80))
+    assert call(["train", "t.csv", "--trusted", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    page = serve(tmp_path / "run")
+    row = page.rows("split = 'clean'")[0]
+    other = page.source.classes[row["checked"] - 1]
+    page.post("/verdict", n=row["n"], seen=0, say="choose", **{"class": other})
+    drawn = call(["review", "run", "--take", "clean", "--drawn"], capsys).out.splitlines()
+    assert [line for line in drawn if line.startswith(f"{row['id']},")] == [f"{row['id']},,left out"]

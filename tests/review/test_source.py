@@ -256,3 +256,31 @@ def test_rows_that_have_names_may_change_places(make_page, tmp_path: Path) -> No
     write_csv(tmp_path / "t.csv", ("text", "label"), [cells[1:] for cells in rows])
     with pytest.raises(InputError, match="were given on other rows"):
         make_page(tmp_path / "t.csv")
+
+
+def test_verdicts_lie_beside_the_data_wherever_it_is_called_from(trained: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    beside = tmp_path / "photos.review.sqlite"
+    for folder, name in ((".", "photos"), ("photos", "."), ("photos/rare", ".."), (".", "photos/rare/..")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert sources.of(name, Reading()).database == beside
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_a_file_that_was_moved_is_named_again(kind: str, make_page, tmp_path: Path, capsys) -> None:
+    data, moved = tmp_path / f"mine.{kind}", tmp_path / f"moved.{kind}"
+    if kind == "csv":
+        write_csv(data, TABLE, table_rows(80))
+    else:
+        write_npz(data)
+    more = "--trusted checked" if kind == "csv" else "--meta 12"
+    arguments = f"train {data} {more} {QUICK} --method cross-entropy --out {tmp_path}/run"
+    assert call(arguments.split(), capsys).code == 0
+    before = len(make_page(tmp_path / "run").rows())
+    data.rename(moved)
+    command = ["review", str(tmp_path / "run"), "--take", "clean"]
+    said = call(command, capsys)
+    assert (said.code, said.out) == (2, "")
+    assert f"{data} is not where it was when {tmp_path}/run was trained: give --data PATH" in said.err
+    assert "there is no such file" in call([*command, "--data", f"{tmp_path}/nowhere.{kind}"], capsys).err
+    assert len(make_page(tmp_path / "run", data=str(moved)).rows()) == before

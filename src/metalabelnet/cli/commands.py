@@ -230,7 +230,8 @@ def noises(_args: argparse.Namespace) -> None:
 def run_name(run: Run, *, with_method: bool = True) -> str:
     """A folder name that tells runs apart."""
     noise = run.noise.partition(":")[0] + (run.noise.partition(":")[2] if run.noise.count("/") == 0 else "")
-    parts = [Path(run.data).stem, run.method if with_method else "", noise, f"meta{run.meta or ''}"]
+    data = Path(os.path.abspath(run.data))  # noqa: PTH100  # `.` has no name of its own
+    parts = [data.stem, run.method if with_method else "", noise, f"meta{run.meta or ''}"]
     parts += [f"limit{run.limit}"] if run.limit else []
     parts += [f"unlabeled{run.unlabeled}"] if run.unlabeled else []
     parts += [f"seed{run.seed}"] if with_method else []

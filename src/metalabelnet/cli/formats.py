@@ -82,7 +82,8 @@ def to_label_studio(rows: list[Row], _columns: Sequence[str], _classes: Sequence
 
 
 def _task(row: Row) -> dict[str, Any]:
-    if path := row.get("file") or (row["id"] if not row.get("sample") and is_image(PurePath(row["id"])) else ""):
+    path = row["id"] if not row.get("sample") and is_image(PurePath(row["id"])) else ""
+    if path := row.get("file", path):  # an empty one: where the file lies is not known
         shown = {"image": f"{LOCAL_FILE}{quote(path.removeprefix('/'))}"}
     else:
         shown = {"text": row.get("sample") or row["id"]}

@@ -93,11 +93,13 @@ def _against(best: str, others: Sequence[str], values: Mapping[str, Mapping[int,
         )
     mean, spread = statistics.mean(differences), statistics.stdev(differences)
     wins = sum(d > 0 for d in differences)
-    level = [method for method in others if not certain(_paired(values[best], values[method]))]
+    one = 100 / n
+    level = [method for method in others if not certain(_paired(values[best], values[method]), one)]
+    by = "by the spread between seeds" + (f", taken to be one sample of {n} at least," if spread < one else "")
     verdict = (
-        f"by the spread between seeds {_list(level)} cannot be told from it (95 %)"
+        f"{by} {_list(level)} cannot be told from it (95 %)"
         if level
-        else "by the spread between seeds that is more than chance for every other method here (95 %)"
+        else f"{by} that is more than chance for every other method here (95 %)"
     )
     return (
         f"That is {mean:.2f} ± {spread:.2f} points ahead of {second}, seed by seed, and ahead in {wins} of "
@@ -129,13 +131,16 @@ def wilson(percent: float, n: int, z: float = 1.96) -> tuple[float, float]:
     return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
 
 
-def certain(differences: Sequence[float]) -> bool:
-    """Whether the mean of paired differences is positive beyond its 95 % interval by Student's t."""
+def certain(differences: Sequence[float], least: float) -> bool:
+    """Whether the mean of paired differences is positive beyond its 95 % interval by Student's t.
+
+    least  the spread there is at least, however equal the differences are: what one sample changes
+    """
     n = len(differences)
     if n < 2:
         return False
     quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96 + 2.5 / (n - 1)
-    return statistics.mean(differences) > quantile * statistics.stdev(differences) / math.sqrt(n)
+    return statistics.mean(differences) > quantile * max(least, statistics.stdev(differences)) / math.sqrt(n)
 
 
 def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:

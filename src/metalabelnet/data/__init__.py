@@ -67,6 +67,7 @@ def load(
     progress: Progress | None = None,
     classes: tuple[str, ...] | None = None,
     *,
+    noisy: bool = False,
     reading: Reading | None = None,
     on_samples: Progress | None = None,
 ) -> DataSet:
@@ -74,8 +75,9 @@ def load(
 
     `folder` is where a named data set's files are looked for, and where a download is put; without it
     that is `data_folder()`. A path stands for itself. `classes` are the names an .npz file's labels stand for,
-    where they are known from elsewhere. `reading` is for folders and tables, but for the file of the clean set, which
-    any data may have; `on_samples` hears how many are read.
+    where they are known from elsewhere; where these labels are `noisy` they are not taken for the truth. `reading` is
+    for folders and tables, but for the file of the clean set, which any data may have; `on_samples` hears how many are
+    read.
     """
     path, how = Path(name), reading or Reading()
     if name not in DATASETS and own.is_own(path):
@@ -83,7 +85,7 @@ def load(
     if name in DATASETS:
         data = DATASETS[name].read(folder, progress)
     elif path.suffix.lower() == ".npz":
-        data = npz.read(path, classes=classes, noisy=how.meta_file is not None and not how.noise_to_come)
+        data = npz.read(path, classes=classes, noisy=noisy or (how.meta_file is not None and not how.noise_to_come))
         data = dataclasses.replace(data, notes=(*data.notes, *copies.noted(data)))
     else:
         data = _no_data(name, path)

@@ -37,6 +37,8 @@ class Clean:
 def find(data: Listing, found: Columns, file: Path | None, gone: list[str] | None = None) -> list[Clean]:
     """The clean samples that the data marks and the file names; what the file says of a sample counts.
 
+    A sample that the data marks and the file names without a label is not clean.
+
     gone  is told the ids of samples that are nowhere; without it they are refused
     """
     marked = [k for k, trusted in enumerate(data.trusted) if trusted]
@@ -48,17 +50,16 @@ def find(data: Listing, found: Columns, file: Path | None, gone: list[str] | Non
         raise InputError(f"{data.source}: no row is trusted, {found.trusted!r} is empty or false in all of them")
     if file is None:
         return list(clean.values())
+    inside: dict[int, Clean] = {}
     outside: dict[str, Clean] = {}
     for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found, gone):
         if one.position is None:
             before = outside.setdefault(_place(one, len(outside)), one)
-            if before.label != one.label:
-                raise InputError(f"{file}: {one.id} is there twice, as {before.label!r} and as {one.label!r}")
-        elif clean.get(one.position, one).label != one.label and one.position not in marked:
-            raise InputError(f"{file}: {one.id} is there twice, as {clean[one.position].label!r} and as {one.label!r}")
         else:
-            clean[one.position] = one
-    return [*clean.values(), *outside.values()]
+            before = inside.setdefault(one.position, one)
+        if before.label != one.label:
+            raise InputError(f"{file}: {one.id} is there twice, as {before.label!r} and as {one.label!r}")
+    return [*(one for one in (clean | inside).values() if one.label), *outside.values()]
 
 
 def _place(one: Clean, number: int) -> str:
@@ -105,9 +106,11 @@ def _from_sheet(file: Path, data: Listing, found: Columns, gone: list[str] | Non
     label = _label_column(file, names, found)
     if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
         name = _id_column(file, names, label, found)
-        return _looked_up(file, listing.from_sheet(file, listing.Columns(samples=(name,), label=label)), data, gone)
+        rows = listing.from_sheet(file, listing.Columns(samples=(name,), label=label), data)
+        return _looked_up(file, rows, data, gone)
     has_id = found.id if found.id in names else None  # here the samples themselves stand in the file
-    rows = listing.from_sheet(file, listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id))
+    asked = listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id)
+    rows = listing.from_sheet(file, asked, data)
     _check_labels(file, rows)
     here = _by_id(data, file) if has_id is not None else {}
     return [
@@ -148,9 +151,9 @@ def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
 def _looked_up(file: Path, rows: Listing, data: Listing, gone: list[str] | None) -> list[Clean]:
     """The samples of the data that the ids mean; for images also files beside the data.
 
-    Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it.
+    Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it. Only a sample
+    that the data marks as clean may have no label.
     """
-    _check_labels(file, rows)
     by_id = _by_id(data, file)
     by_path = _places(data) if data.kind == "image" else {}
     folder = data.source if data.source.is_dir() else data.source.parent
@@ -163,6 +166,11 @@ def _looked_up(file: Path, rows: Listing, data: Listing, gone: list[str] | None)
                 position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
                 item = path if path.is_file() else item
         if position is not None or item is not None:
+            if not label and not (position is not None and data.trusted and data.trusted[position]):
+                raise InputError(
+                    f"{file}: {name} has no label, but a clean sample needs one; only a row that --trusted marks may "
+                    "have none, and is left out then"
+                )
             clean.append(Clean(id=name, label=label, position=position, item=item))
         elif gone is None:
             raise InputError(f"{file}: {_no_sample(name, by_id, data.source)}")

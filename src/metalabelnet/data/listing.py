@@ -122,8 +122,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
 
 
-def from_sheet(path: Path, found: Columns) -> Listing:
-    """The rows of a table."""
+def from_sheet(path: Path, found: Columns, train: Listing | None = None) -> Listing:
+    """The rows of a table; `train` has the classes that they are of, where they are not the training rows."""
     listing = Listing(source=path, kind=found.kind)
     named = [found.label, found.id, found.trusted, found.truth]
     wanted = [*found.samples, *(name for name in named if name is not None)]
@@ -141,7 +141,8 @@ def from_sheet(path: Path, found: Columns) -> Listing:
         )
     if not listing.items:
         raise InputError(f"{path}: has no rows below its first line")
-    listing.labels, listing.truth = _whole(listing.labels, listing.truth)
+    if train is None or not any(WHOLE.fullmatch(name) and "." in name for name in {*train.labels, *train.truth}):
+        listing.labels, listing.truth = _whole(listing.labels, listing.truth)
     return listing
 
 

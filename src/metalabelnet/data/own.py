@@ -94,7 +94,7 @@ def _read(
             f"{path}: there is no clean set; name a file of checked labels with --meta FILE"
             f"{'' if path.is_dir() else columns_too}; the page of metalabelnet review {path} helps to build one"
         )
-    test = None if how.test is None else _list_test(Path(how.test), how, found)
+    test = None if how.test is None else _list_test(Path(how.test), how, found, train)
     all_of = _together(train, clean, test)
     learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
     if not learned_from:
@@ -124,8 +124,11 @@ def _read(
     if clean:
         count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
         notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
+    if out := int((all_of.part == LEFT_OUT).sum()):
+        notes.append(f"{out} trusted samples have no label in {how.meta_file}: they are neither clean nor trained on")
+    trained = (part == TRAIN).any()
     part = _without_copies(rows, part, notes, table=found.kind == "table")
-    if (part == LEFT_OUT).any() and not (part == TRAIN).any():
+    if trained and not (part == TRAIN).any():
         raise InputError(f"{path}: every training sample is identical to a clean one, which leaves none to train on")
     return DataSet(
         name=path.stem,
@@ -198,7 +201,8 @@ class _All:
 def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
     """The data's samples, then the clean ones that are not among them, then the test's.
 
-    A row that is trusted has no other label to count wrong ones by; one that was checked in a file has.
+    A row that is trusted has no other label to count wrong ones by; one that was checked in a file has. A trusted row
+    that is not clean, because the file says so, is left out.
     """
     inside = [one for one in clean if one.position is not None]
     outside = [one for one in clean if one.position is None]
@@ -210,6 +214,7 @@ def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
     given[:n] = torch.tensor([number["" if t else y] for y, t in zip(train.labels, train.trusted, strict=True)])
     true[:n] = torch.tensor([number[y] for y in train.truth])
     part = torch.full((len(items),), TRAIN)
+    part[:n][torch.tensor(train.trusted, dtype=torch.bool)] = LEFT_OUT
     part[n:m], part[m:] = CLEAN, TEST
     for place, one in [*((one.position, one) for one in inside), *enumerate(outside, n)]:
         true[place], part[place] = number[one.label], CLEAN
@@ -258,7 +263,7 @@ def _useless(cells: Sequence[str]) -> bool:
     return columns.is_name(cells) or all(map(columns.is_missing, cells))
 
 
-def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
+def _list_test(path: Path, how: Reading, found: Columns, train: Listing) -> Listing:
     if path.is_dir():
         _check_kind(path, "image", found.kind)
         rows = listing.from_folder(path)
@@ -269,7 +274,7 @@ def _list_test(path: Path, how: Reading, found: Columns) -> Listing:
         asked = listing.Columns(kind=found.kind, samples=found.samples, label=label)
         here = listing.find_columns(path, asked, None)
         _check_kind(path, here.kind, found.kind)
-        rows = listing.from_sheet(path, here)
+        rows = listing.from_sheet(path, here, train)
     if "" in rows.labels:
         name = rows.ids[rows.labels.index("")]
         raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")

@@ -291,12 +291,12 @@ class App:
         return self.store.get("blind", "1") == "1"
 
     def _clean_counts(self) -> list[int]:
-        counts = dict.fromkeys(self.source.classes, 0)
+        counts = dict.fromkeys((*self.source.classes, ""), 0)
         rows = take.clean(self.store, self.source)
         next(rows)
         for _, label, _ in rows:
             counts[label] += 1
-        return list(counts.values())
+        return [counts[name] for name in self.source.classes]
 
     def wrong(self, _request: Request, error: Exception) -> Response:
         """Input that cannot be used."""

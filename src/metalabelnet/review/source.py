@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from metalabelnet.data.checked import Clean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Source:
     named: tuple[str, ...]  # the arguments of `review` that lead here
     options: tuple[str, ...]  # of `train`, as the run had them or as they were given
     fingerprint: str
+    marked: frozenset[int] = frozenset()  # positions that the data itself marks as clean, whatever a file says of them
     numbered: bool = False  # ids are the numbers of rows that have no other name
     notes: tuple[str, ...] = ()
 
@@ -74,7 +78,7 @@ class Source:
         """Where verdicts go: into the run folder, or beside the data."""
         if self.run is not None:
             return self.run / "review.sqlite"
-        path = Path(self.data)
+        path = Path(os.path.abspath(self.data))  # noqa: PTH100  # `.` has no name of its own
         return path.parent / f"{path.name}.review.sqlite"
 
     def digest(self, count: int) -> str:
@@ -122,7 +126,7 @@ def _of_run(folder: Path, moved: Mapping[str, str]) -> Source:
     run = files.run(**{"meta_file" if name == "meta" else name: place for name, place in moved.items()})
     if run.data == IN_MEMORY:
         raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
-    if run.own_data and not is_own(Path(run.data)):
+    if run.data not in DATASETS and "data" not in moved and not Path(run.data).exists():
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
     if run.meta_file is not None and not Path(run.meta_file).exists():
         raise InputError(f"{run.meta_file} is not where it was when {folder} was trained: give --meta PATH")
@@ -147,7 +151,7 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
         classes = tuple(RunFolder(folder).about()["classes"])
     number = {name: k for k, name in enumerate(classes)}
     clean = [one for one in found.clean if one.label in number]
-    strange = [one.label for one in found.clean if one.label not in number]
+    strange = [one for one in found.clean if one.label not in number]
     inside = {one.position: number[one.label] for one in clean if one.position is not None}
     numbered = rows.kind != "image" and found.columns.id is None
     contents = Contents(kind=rows.kind, items=rows.items, columns=found.columns.samples)
@@ -163,12 +167,13 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
         named=(path, *_options(reading)),
         options=(*_options(reading), *_options_of_run(run)),
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
+        marked=frozenset(k for k, trusted in enumerate(rows.trusted) if trusted) - {one.position for one in strange},
         numbered=numbered,
         notes=(*_clean_notes(path, found, len(clean) - len(inside), strange), *_twice(rows.ids)),
     )
 
 
-def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[str]) -> tuple[str, ...]:
+def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[Clean]) -> tuple[str, ...]:
     """What is not listed of the run's clean set; where most of it has gone, it is that of other data."""
     gone = found.gone
     if len(gone) > len(found.clean):
@@ -178,7 +183,7 @@ def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[str]
         notes.append(f"{len(gone)} clean samples of the run are not in {path} any more, as {gone[0]!r}: left out")
     if strange:
         notes.append(
-            f"{len(strange)} clean samples have a class that the run does not know, as {strange[0]!r}: left out"
+            f"{len(strange)} clean samples have a class that the run does not know, as {strange[0].label!r}: left out"
         )
     return tuple(notes)
 

@@ -27,6 +27,9 @@ def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
     What a person says of a sample counts more than what the run's clean set said. With `drawn` only samples that were
     drawn on the page for clean sets, without those that were checked as suspects alone; the run's own stay, unless a
     person has contradicted.
+
+    A sample that the data itself marks as clean would be clean again. Where a person or the run's clean set says that
+    it is not, it comes last, without a label, and `train` leaves it out.
     """
     yield "id", "label", "from"
     asked = (
@@ -37,8 +40,15 @@ def clean(store: Store, source: Source, *, drawn: bool = False) -> Rows:
         "AND NOT EXISTS (SELECT 1 FROM standing c WHERE c.n = s.n AND (c.kind = 'unusable' OR c.kind = 'label' "
         f"AND (NOT :drawn OR c.label != s.checked OR {_DRAWN}))) ORDER BY 1"
     )
+    taken = set()
     for row in store.reading().execute(asked, {"drawn": drawn}):
+        taken.add(row["position"])
         yield row["id"], source.classes[row["label"]], row["origin"]
+    contradicted = "SELECT s.position FROM standing c JOIN samples s ON s.n = c.n WHERE c.kind IN ('label', 'unusable')"
+    judged = {row["position"] for row in store.reading().execute(contradicted)} if source.marked else ()
+    for position in sorted(source.marked - taken):
+        if position in judged or position not in source.checked:
+            yield source.ids[position], "", "left out"
 
 
 def labels(store: Store, source: Source) -> Rows:

@@ -67,6 +67,7 @@ class RunFolder:
             raise InputError(f"{there} cannot be written to: choose another folder with --out")
         if not there.is_dir():
             raise InputError(f"{there} is a file: a run needs a folder of its own")
+        _check_outside(self.path, run)
         if there != self.path:
             return
         if not any(self.path.iterdir()):
@@ -236,6 +237,13 @@ def _said(file: Path, content: bytes, names: set[str]) -> dict[str, Any]:
     if not isinstance(said, dict) or not said.keys() >= names:
         raise InputError(f"{file} is not what a run of this program writes: train again in another folder")
     return said
+
+
+def _check_outside(folder: Path, run: Run) -> None:
+    """Refuse a folder among the pictures that are read, where it would be one of their classes."""
+    for data in (run.data if run.own_data else None, run.meta_file, run.test):
+        if data is not None and Path(data).is_dir() and folder.resolve().is_relative_to(Path(data).resolve()):
+            raise InputError(f"{folder} lies within {data}, whose folders are classes: choose one outside with --out")
 
 
 def _settings(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -104,7 +104,6 @@ def prepare(
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
     train = limited(split.train, run.limit, generator(run.seed, "limit"))
     train = train.with_given(_given(run, data, train, readings))
-    rate = reached_rate(train.true, train.given)
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     check_labeled(train)
     meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
@@ -121,7 +120,7 @@ def prepare(
         clean=clean,
         select=select,
         test=split.test.to(device),
-        noise_rate=rate,
+        noise_rate=reached_rate(train.true, train.given),
         inputs=data.inputs,
         cells=data.cells,
         notes=data.notes,

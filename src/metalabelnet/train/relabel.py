@@ -30,7 +30,7 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     if kind in NAMED_COLUMNS:
         raise InputError(f"{data}: {NAMED_COLUMNS[kind]}; give a table to metalabelnet predict {folder} TABLE")
     classes = tuple(about["classes"])
-    rows = load(data, data_dir, classes=classes).train
+    rows = load(data, data_dir, classes=classes, noisy=True).train
     if rows.classes != classes:
         raise InputError(f"{data} has the classes {some(rows.classes)}, but {folder} knows {some(classes)}")
     return label_rows(files, rows)
