@@ -454,6 +454,16 @@ def test_a_run_is_not_put_among_the_pictures(
     assert call([command, "..", *more, "--out", "../../run"], capsys).code == 0
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_of_an_empty_folder_it_is_said_that_nothing_is_there(
+    command: str, capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "empty").mkdir()
+    monkeypatch.chdir(here / "empty")
+    assert ".: has no images" in refused([command, "."], capsys)
+    assert not list((here / "empty").iterdir())
+
+
 def test_a_run_is_not_put_into_the_folder_of_the_clean_set_or_the_test_set(capsys: Capture, here: Path) -> None:
     truth = photos(here / "photos")
     write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])

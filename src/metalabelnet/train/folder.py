@@ -240,9 +240,14 @@ def _said(file: Path, content: bytes, names: set[str]) -> dict[str, Any]:
 
 
 def _check_outside(folder: Path, run: Run) -> None:
-    """Refuse a folder among the pictures that are read, where it would be one of their classes."""
+    """Refuse a folder among the pictures that are read, where it would be one of their classes.
+
+    Where nothing is there to read, the reader says so.
+    """
     for data in (run.data if run.own_data else None, run.meta_file, run.test):
-        if data is not None and Path(data).is_dir() and folder.resolve().is_relative_to(Path(data).resolve()):
+        if data is None or not Path(data).is_dir() or not any(Path(data).iterdir()):
+            continue
+        if folder.resolve().is_relative_to(Path(data).resolve()):
             raise InputError(f"{folder} lies within {data}, whose folders are classes: choose one outside with --out")
 
 
