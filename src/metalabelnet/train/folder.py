@@ -245,9 +245,9 @@ def _check_outside(folder: Path, run: Run) -> None:
     Where nothing is there to read, the reader says so.
     """
     for data in (run.data if run.own_data else None, run.meta_file, run.test):
-        if data is None or not Path(data).is_dir() or not any(Path(data).iterdir()):
+        if data is None or not Path(data).is_dir():
             continue
-        if folder.resolve().is_relative_to(Path(data).resolve()):
+        if folder.resolve().is_relative_to(Path(data).resolve()) and any(Path(data).iterdir()):
             raise InputError(f"{folder} lies within {data}, whose folders are classes: choose one outside with --out")
 
 
