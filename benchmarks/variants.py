@@ -106,9 +106,8 @@ def main() -> None:
     probs = None if args.noise_probs is None else check_probs(args.noise_probs)
     data_dir = args.data_dir
     if args.apart is not None:
-        data_dir, probs = set_apart(
-            args.data_dir, probs, args.apart, {cell_data(cell) for cell in args.cells.split(",")}
-        )
+        names = {cell_data(cell) for cell in args.cells.split(",")}
+        data_dir, probs = set_apart(args.data_dir, probs, human, args.apart, names)
     places = Places(data_dir=data_dir, noise_probs=probs, human=human, device=args.device, dtype=args.dtype)
     todo = plan(args, places, work)
     jobs = [job for _, job in todo]
@@ -145,8 +144,10 @@ def cell_data(cell: str) -> str:
     return str(beyond.make(PLUS, cell, 0)["data"])
 
 
-def set_apart(data_dir: Path | None, probs: Path | None, folder: Path, names: set[str]) -> tuple[Path, Path | None]:
-    """Write the training images to a folder, the last of them as the test images; and the noise's rows."""
+def set_apart(
+    data_dir: Path | None, probs: Path | None, human: Path | None, folder: Path, names: set[str]
+) -> tuple[Path, Path | None]:
+    """Write the training images to a folder, the last of them as the test images; and cut the noise's rows."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names & {"cifar10", "fashion-mnist"}:
         train = load(name, data_dir).train
@@ -165,6 +166,8 @@ def set_apart(data_dir: Path | None, probs: Path | None, folder: Path, names: se
     if probs is not None:
         np.save(folder / "probabilities.npy", np.load(probs)[:-APART])
         probs = folder / "probabilities.npy"
+    for file in [] if human is None else human.glob("*.npy"):
+        np.save(file, np.load(file)[:-APART])
     return folder, probs
 
 
