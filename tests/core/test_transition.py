@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.transition import anchor, class_prior, counted, estimated, noise_rate
+from metalabelnet.core.transition import anchor, class_prior, counted, estimated, noise_rate, without_doubt
 
 C = 5
 
@@ -146,3 +146,45 @@ def test_anchors_of_many_classes_and_of_a_rare_one_are_samples_of_their_class(cl
     doubt = torch.rand(len(true), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 10
     p = (1 - doubt) * T[true] + doubt / classes
     torch.testing.assert_close(anchor(p), T, rtol=0, atol=0.1)
+
+
+def doubtful(rate: float, doubt: float, classes: int = 10) -> Tensor:
+    """What a network expects that takes each class for the next one with some doubt, and whose labels are random."""
+    own = torch.eye(classes, dtype=torch.float64)
+    return (1 - rate) * ((1 - doubt) * own + doubt * own.roll(1, 1)) + rate / classes
+
+
+def test_doubt_is_taken_out_where_noise_is_random() -> None:
+    seen = torch.ones(10, dtype=torch.bool)
+    torch.testing.assert_close(without_doubt(doubtful(0.4, 0.2), seen), doubtful(0.4, 0.0))
+    torch.testing.assert_close(without_doubt(doubtful(0.8, 0.1), seen), doubtful(0.8, 0.0))
+
+
+def test_noise_that_follows_the_features_is_no_doubt() -> None:
+    """Nothing falls on classes far away: a third of what seems noise must, before anything is done."""
+    for rate in (0.0, 0.05):
+        T = doubtful(rate, 0.3)
+        assert torch.equal(without_doubt(T, torch.ones(10, dtype=torch.bool)), T)
+
+
+def test_between_the_two_it_is_a_mixture() -> None:
+    """ε = 0.1 of 0.09 + 0.9 · 0.15 = 0.225: u = 4/9, two thirds of the way from 1/3 to 1/2."""
+    T = doubtful(0.1, 0.15)
+    found = without_doubt(T, torch.ones(10, dtype=torch.bool))
+    torch.testing.assert_close(found, (2 * doubtful(0.1, 0.0) + T) / 3)
+
+
+def test_a_class_nobody_has_seen_learns_from_the_others() -> None:
+    T, seen = doubtful(0.4, 0.2), torch.arange(10) != 3
+    T[3] = 0.1
+    torch.testing.assert_close(without_doubt(T, seen), doubtful(0.4, 0.0))
+
+
+def test_two_classes_have_no_lesser_half() -> None:
+    T = torch.tensor([[0.8, 0.2], [0.1, 0.9]])
+    assert torch.equal(without_doubt(T, torch.ones(2, dtype=torch.bool)), T)
+
+
+def test_a_network_without_noise_or_doubt_keeps_the_identity() -> None:
+    own = torch.eye(4)
+    torch.testing.assert_close(without_doubt(own, torch.ones(4, dtype=torch.bool)), own)

@@ -6,7 +6,8 @@
 
 All three see noise through T, as if a wrong label depended on the true class and not on the sample. Where it does
 depend on the sample, a count is still right on average; an estimate is too low, because the network expects a part of
-the wrong labels and takes that part for its own mistakes.
+the wrong labels and takes that part for its own mistakes. `without_doubt` is for a T that is nothing but what a network
+expects of clean samples, with its doubt in it.
 """
 
 from __future__ import annotations
@@ -92,6 +93,30 @@ def anchor(probabilities: Tensor, percentile: float = 97.0) -> Tensor:
     below = torch.where(probabilities < threshold, probabilities, -1.0)
     chosen = torch.where((below >= 0).any(0), below.argmax(0), probabilities.argmax(0))
     return _rows_normalised(probabilities[chosen].double())
+
+
+def without_doubt(T: Tensor, seen: Tensor) -> Tensor:
+    """T without what is the network's own doubt, as far as the noise looks random; T is what it expects of each class.
+
+    Of two classes that look alike a network expects each other's labels, noise or no noise. Labels drawn at random
+    fall on every class, on those too that nothing speaks for: the lesser half of what a row has for other classes,
+    scaled up to all of them, is ε, the share of such labels. Noise that follows the features, and doubt, leave those
+    nearly empty. u = ε / (1 − mean T_cc) is the random share of all that T takes for noise:
+
+        u ≥ 1/2    the rest is taken for doubt: T is (1 − ε) I + ε/C
+        u ≤ 1/3    nothing says so: T stays as it is. So it does with two classes, which have no lesser half.
+
+    and between the two T is a mixture. Rows that are not `seen` say nothing about ε.
+    """
+    classes = len(T)
+    lesser = (classes - 1) // 2
+    if not lesser:
+        return T
+    own = torch.eye(classes).to(T)
+    rate = T.masked_fill(own > 0, 2.0).sort(1).values[seen, :lesser].mean() * classes
+    u = rate / (1 - T.diagonal()[seen].mean()).clamp_min(_tiny(T))
+    share = (6 * u - 2).clamp(0, 1)
+    return share * ((1 - rate) * own + rate / classes) + (1 - share) * T
 
 
 def class_prior(T: Tensor, given: Tensor, start: Tensor, steps: int = 10) -> Tensor:

@@ -31,6 +31,7 @@ from metalabelnet.core.losses import soft_cross_entropy
 from metalabelnet.core.memory import Found, Memory
 from metalabelnet.core.near import fit_near
 from metalabelnet.core.passes import Theta, forward, measure_statistics, predict
+from metalabelnet.core.transition import without_doubt
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.stored import chunk_size, chunks
 from metalabelnet.data.strong import has_strong_view
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 Features = Literal["warm-up", "average"]
 Step3 = Literal["paper", "cross-entropy"]
 Rates = Literal["schedule", "cosine"]
+Matrix = Literal["expected", "without-doubt"]
 MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics or a last layer are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 STEEP = 30.0  # times as large, a fitted layer is none to learn on from
@@ -70,6 +72,10 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     prior: float = field(default=3.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
     given: float = field(
         default=2.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
+    )
+    matrix: Matrix = field(
+        default="expected",
+        metadata={"help": "T: what warm-up expects (off), or where noise looks random without the network's own doubt"},
     )
     handover: float = field(
         default=0.25,
@@ -223,7 +229,8 @@ class MetaLabelNetPlus(Generated):
         of_class = functional.one_hot(clean.true, expected.shape[1]).to(expected)
         seen = of_class.sum(0)[:, None]
         uniform = torch.full_like(expected[:1], 1 / expected.shape[1])
-        return torch.where(seen > 0, of_class.T @ expected / seen.clamp_min(1), uniform)
+        T = torch.where(seen > 0, of_class.T @ expected / seen.clamp_min(1), uniform)
+        return T if self.settings.matrix == "expected" else without_doubt(T, seen[:, 0] > 0)
 
     def step(self, batch: Batch) -> Tensor:
         """Warm-up on the given labels, or one iteration with all that is switched on."""
