@@ -148,43 +148,67 @@ def test_anchors_of_many_classes_and_of_a_rare_one_are_samples_of_their_class(cl
     torch.testing.assert_close(anchor(p), T, rtol=0, atol=0.1)
 
 
-def doubtful(rate: float, doubt: float, classes: int = 10) -> Tensor:
-    """What a network expects that takes each class for the next one with some doubt, and whose labels are random."""
+def doubting(rate: float, doubt: float, classes: int = 10) -> tuple[Tensor, Tensor, Tensor]:
+    """T, what a network expects of clean samples, and their classes: of 20 that look like one some are the next one's.
+
+    It knows how many, and how many labels are drawn at random.
+    """
     own = torch.eye(classes, dtype=torch.float64)
-    return (1 - rate) * ((1 - doubt) * own + doubt * own.roll(1, 1)) + rate / classes
+    look = torch.arange(classes).repeat_interleave(20)
+    true = torch.where(torch.arange(20 * classes) % 20 < round(20 * doubt), (look + 1) % classes, look)
+    posterior = (1 - doubt) * own + doubt * own.roll(1, 1)
+    p = (1 - rate) * posterior[look] + rate / classes
+    of_class = functional.one_hot(true, classes).to(p)
+    return of_class.T @ p / of_class.sum(0)[:, None], p, true
 
 
-def test_doubt_is_taken_out_where_noise_is_random() -> None:
-    seen = torch.ones(10, dtype=torch.bool)
-    torch.testing.assert_close(without_doubt(doubtful(0.4, 0.2), seen), doubtful(0.4, 0.0))
-    torch.testing.assert_close(without_doubt(doubtful(0.8, 0.1), seen), doubtful(0.8, 0.0))
+def random_noise(rate: float, classes: int = 10) -> Tensor:
+    return (1 - rate) * torch.eye(classes, dtype=torch.float64) + rate / classes
 
 
-def test_noise_that_follows_the_features_is_no_doubt() -> None:
+@pytest.mark.parametrize(("rate", "doubt"), [(0.2, 0.1), (0.4, 0.2), (0.8, 0.1)])
+def test_doubt_is_taken_out_where_noise_is_random(rate: float, doubt: float) -> None:
+    T, p, true = doubting(rate, doubt)
+    assert (T - random_noise(rate)).abs().max() > 0.02
+    torch.testing.assert_close(without_doubt(T, p, true), random_noise(rate))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.05])
+def test_noise_that_follows_the_features_is_no_doubt(rate: float) -> None:
     """Nothing falls on classes far away: a third of what seems noise must, before anything is done."""
-    for rate in (0.0, 0.05):
-        T = doubtful(rate, 0.3)
-        assert torch.equal(without_doubt(T, torch.ones(10, dtype=torch.bool)), T)
+    T, p, true = doubting(rate, 0.3)
+    assert torch.equal(without_doubt(T, p, true), T)
+
+
+def test_a_network_that_has_learned_little_doubts_everything() -> None:
+    """Its doubt reaches all classes, as labels drawn at random would: but the clean samples are of all classes too."""
+    own = torch.eye(10, dtype=torch.float64)
+    p = (0.4 * own + 0.06).repeat(50, 1)
+    true = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    of_class = functional.one_hot(true, 10).to(p)
+    T = of_class.T @ p / of_class.sum(0)[:, None]
+    assert torch.equal(without_doubt(T, p, true), T)
 
 
 def test_between_the_two_it_is_a_mixture() -> None:
-    """ε = 0.1 of 0.09 + 0.9 · 0.15 = 0.225: u = 4/9, two thirds of the way from 1/3 to 1/2."""
-    T = doubtful(0.1, 0.15)
-    found = without_doubt(T, torch.ones(10, dtype=torch.bool))
-    torch.testing.assert_close(found, (2 * doubtful(0.1, 0.0) + T) / 3)
+    T, p, true = doubting(0.15, 0.1)
+    found, random = without_doubt(T, p, true), random_noise(0.15)
+    share = (found - T).norm() / (random - T).norm()
+    assert 0.05 < share < 0.95
+    torch.testing.assert_close(found, share * random + (1 - share) * T)
 
 
 def test_a_class_nobody_has_seen_learns_from_the_others() -> None:
-    T, seen = doubtful(0.4, 0.2), torch.arange(10) != 3
+    T, p, true = doubting(0.4, 0.2)
     T[3] = 0.1
-    torch.testing.assert_close(without_doubt(T, seen), doubtful(0.4, 0.0))
+    torch.testing.assert_close(without_doubt(T, p[true != 3], true[true != 3]), random_noise(0.4))
 
 
 def test_two_classes_have_no_lesser_half() -> None:
-    T = torch.tensor([[0.8, 0.2], [0.1, 0.9]])
-    assert torch.equal(without_doubt(T, torch.ones(2, dtype=torch.bool)), T)
+    T, p, true = doubting(0.4, 0.2, classes=2)
+    assert torch.equal(without_doubt(T, p, true), T)
 
 
 def test_a_network_without_noise_or_doubt_keeps_the_identity() -> None:
-    own = torch.eye(4)
-    torch.testing.assert_close(without_doubt(own, torch.ones(4, dtype=torch.bool)), own)
+    T, p, true = doubting(0.0, 0.0)
+    torch.testing.assert_close(without_doubt(T, p, true), torch.eye(10, dtype=torch.float64))

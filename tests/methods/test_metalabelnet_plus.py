@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from metalabelnet.core.passes import predict, trainable
-from metalabelnet.core.transition import without_doubt
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
@@ -172,15 +171,25 @@ def test_the_noise_matrix_is_what_warm_up_expects_of_each_class() -> None:
         torch.testing.assert_close(one.method.noise.T[c], expected)
 
 
-def test_the_network_s_own_doubt_is_taken_out_of_it_if_asked_for() -> None:
-    found = {}
-    for matrix in ("expected", "without-doubt"):
-        one = walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).go(3)
-        one.method.begin_epoch(1)
-        found[matrix] = one.method.noise.T
-    assert not torch.equal(found["without-doubt"], found["expected"])
-    every = torch.ones(3, dtype=torch.bool)
-    torch.testing.assert_close(found["without-doubt"], without_doubt(found["expected"], every))
+def test_the_network_s_own_doubt_is_taken_out_of_it_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked with T, what warm-up expects of the clean rows, and their classes."""
+    asked = {}
+
+    def instead(T: Tensor, expected: Tensor, true: Tensor) -> Tensor:
+        asked.update(T=T, expected=expected, true=true)
+        return torch.eye(3, dtype=T.dtype)
+
+    monkeypatch.setattr(plus, "without_doubt", instead)
+    plain, one = (
+        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).go(3) for matrix in ("expected", "without-doubt")
+    )
+    for each in (plain, one):
+        each.method.begin_epoch(1)
+    clean = one.problem.clean
+    assert torch.equal(one.method.noise.T, torch.eye(3, dtype=torch.float64))
+    assert torch.equal(asked["T"], plain.method.noise.T)
+    assert torch.equal(asked["true"], clean.true)
+    torch.testing.assert_close(asked["expected"], predict(one.method.net, to_input(clean.x, torch.float64)).softmax(1))
 
 
 def test_a_given_label_that_says_nothing_changes_nothing() -> None:

@@ -95,28 +95,41 @@ def anchor(probabilities: Tensor, percentile: float = 97.0) -> Tensor:
     return _rows_normalised(probabilities[chosen].double())
 
 
-def without_doubt(T: Tensor, seen: Tensor) -> Tensor:
+def without_doubt(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
     """T without what is the network's own doubt, as far as the noise looks random; T is what it expects of each class.
 
     Of two classes that look alike a network expects each other's labels, noise or no noise. Labels drawn at random
-    fall on every class, on those too that nothing speaks for: the lesser half of what a row has for other classes,
-    scaled up to all of them, is ε, the share of such labels. Noise that follows the features, and doubt, leave those
-    nearly empty. u = ε / (1 − mean T_cc) is the random share of all that T takes for noise:
+    fall on every class, on those too that nothing speaks for. The lesser half of what a row of T has for other classes,
+    scaled up to all of them, is ε, the share of such labels, and a little more, because doubt reaches there too: δ, by
+    the same count of M, the means of the probabilities f that are sharpened as in `estimated` to predict the true
+    class. Noise that follows the features leaves both nearly empty. Of all that T takes for noise the random share is
 
+        u = (ε − δ) / ((1 − δ)(1 − mean T_cc))
         u ≥ 1/2    the rest is taken for doubt: T is (1 − ε) I + ε/C
         u ≤ 1/3    nothing says so: T stays as it is. So it does with two classes, which have no lesser half.
 
-    and between the two T is a mixture. Rows that are not `seen` say nothing about ε.
+    and between the two T is a mixture.
+
+    clean, true   (n, C) probabilities of given labels and (n,) true classes, from which T was made; a class without
+                  samples says nothing about ε
     """
     classes = len(T)
-    lesser = (classes - 1) // 2
-    if not lesser:
+    if classes < 3:  # noqa: PLR2004 (of one other class there is no lesser half)
         return T
-    own = torch.eye(classes).to(T)
-    rate = T.masked_fill(own > 0, 2.0).sort(1).values[seen, :lesser].mean() * classes
-    u = rate / (1 - T.diagonal()[seen].mean()).clamp_min(_tiny(T))
+    of_class = functional.one_hot(true, classes).to(T)
+    seen = of_class.any(0)
+    M = _rows_normalised(of_class.T @ _sharpened(clean, _temperature(clean, true)).to(T))
+    rate, doubt = (_on_lesser(table[seen]) for table in (T, M))
+    random = (rate - doubt) / (1 - doubt)
+    u = random / (1 - T.diagonal()[seen].mean()).clamp_min(_tiny(T))
     share = (6 * u - 2).clamp(0, 1)
-    return share * ((1 - rate) * own + rate / classes) + (1 - share) * T
+    return share * ((1 - rate) * torch.eye(classes).to(T) + rate / classes) + (1 - share) * T
+
+
+def _on_lesser(rows: Tensor) -> Tensor:
+    """What rows have for the lesser half of all classes but the foremost, as if all classes had so much."""
+    classes = rows.shape[1]
+    return rows.sort(1).values[:, : (classes - 1) // 2].mean() * classes
 
 
 def class_prior(T: Tensor, given: Tensor, start: Tensor, steps: int = 10) -> Tensor:

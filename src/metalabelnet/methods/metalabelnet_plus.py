@@ -230,7 +230,7 @@ class MetaLabelNetPlus(Generated):
         seen = of_class.sum(0)[:, None]
         uniform = torch.full_like(expected[:1], 1 / expected.shape[1])
         T = torch.where(seen > 0, of_class.T @ expected / seen.clamp_min(1), uniform)
-        return T if self.settings.matrix == "expected" else without_doubt(T, seen[:, 0] > 0)
+        return T if self.settings.matrix == "expected" else without_doubt(T, expected, clean.true)
 
     def step(self, batch: Batch) -> Tensor:
         """Warm-up on the given labels, or one iteration with all that is switched on."""
