@@ -105,8 +105,8 @@ def without_doubt(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
     class. Noise that follows the features leaves both nearly empty. Of all that T takes for noise the random share is
 
         u = (ε − δ) / ((1 − δ)(1 − mean T_cc))
-        u ≥ 1/2    the rest is taken for doubt: T is (1 − ε) I + ε/C
-        u ≤ 1/3    nothing says so: T stays as it is. So it does with two classes, which have no lesser half.
+        u ≥ 0.4    the rest is taken for doubt: T is (1 − ε) I + ε/C
+        u ≤ 0.3    nothing says so: T stays as it is. So it does with two classes, which have no lesser half.
 
     and between the two T is a mixture.
 
@@ -114,7 +114,7 @@ def without_doubt(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
                   samples says nothing about ε
     """
     classes = len(T)
-    if classes < 3:  # noqa: PLR2004 (of one other class there is no lesser half)
+    if classes < 3:  # one other class has no lesser half
         return T
     of_class = functional.one_hot(true, classes).to(T)
     seen = of_class.any(0)
@@ -122,7 +122,7 @@ def without_doubt(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
     rate, doubt = (_on_lesser(table[seen]) for table in (T, M))
     random = (rate - doubt) / (1 - doubt)
     u = random / (1 - T.diagonal()[seen].mean()).clamp_min(_tiny(T))
-    share = (6 * u - 2).clamp(0, 1)
+    share = (10 * u - 3).clamp(0, 1)
     return share * ((1 - rate) * torch.eye(classes).to(T) + rate / classes) + (1 - share) * T
 
 
