@@ -212,3 +212,10 @@ def test_two_classes_have_no_lesser_half() -> None:
 def test_a_network_without_noise_or_doubt_keeps_the_identity() -> None:
     T, p, true = doubting(0.0, 0.0)
     torch.testing.assert_close(without_doubt(T, p, true), torch.eye(10, dtype=torch.float64))
+
+
+def test_a_network_that_knows_nothing_leaves_a_matrix_that_says_nothing() -> None:
+    """All of it is doubt: nothing is divided by what is left."""
+    p, true = torch.full((8, 4), 0.25), torch.arange(8) % 4
+    T = torch.full((4, 4), 0.25)
+    torch.testing.assert_close(without_doubt(T, p, true), T)

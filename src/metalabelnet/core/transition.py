@@ -120,7 +120,7 @@ def without_doubt(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
     seen = of_class.any(0)
     M = _rows_normalised(of_class.T @ _sharpened(clean, _temperature(clean, true)).to(T))
     rate, doubt = (_on_lesser(table[seen]) for table in (T, M))
-    random = (rate - doubt) / (1 - doubt)
+    random = (rate - doubt) / (1 - doubt).clamp_min(_tiny(T))
     u = random / (1 - T.diagonal()[seen].mean()).clamp_min(_tiny(T))
     share = (10 * u - 3).clamp(0, 1)
     return share * ((1 - rate) * torch.eye(classes).to(T) + rate / classes) + (1 - share) * T
