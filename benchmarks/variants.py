@@ -72,8 +72,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "twice the strong view": (PLUS, {"consistency": 2.0}),
     "four times the strong view": (PLUS, {"consistency": 4.0}),
     "twice the strong view, thrice the given label": (PLUS, {"consistency": 2.0, "given": 3.0}),
-    "without doubt": (PLUS, {"matrix": "without-doubt"}),
-    "without doubt, thrice the given label": (PLUS, {"matrix": "without-doubt", "given": 3.0}),
     "0.7 of warm-up": (PLUS, {"warmup_share": 0.7}),
     "three times β": (PLUS, {"beta": 0.03}),
     "a tenth of β": (PLUS, {"beta": 0.001}),

@@ -160,7 +160,7 @@ def test_the_step_is_the_formula(settings: dict[str, Any]) -> None:
 
 def test_the_noise_matrix_is_what_warm_up_expects_of_each_class() -> None:
     """Of the clean rows, class by class; a class without a clean row may be anything."""
-    one = walk(given=1.0, handover=0.0, warmup_share=0.5).go(3)
+    one = walk(given=1.0, matrix="expected", handover=0.0, warmup_share=0.5).go(3)
     kept = one.problem.clean.take((one.problem.clean.true != 1).nonzero()[:, 0])
     one.method.task = dataclasses.replace(one.method.task, clean=kept)
     one.method.begin_epoch(1)

@@ -74,7 +74,7 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
         default=2.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     matrix: Matrix = field(
-        default="expected",
+        default="without-doubt",
         metadata={"help": "T: what warm-up expects (off), or where noise looks random without the network's own doubt"},
     )
     handover: float = field(

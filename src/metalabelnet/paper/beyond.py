@@ -49,6 +49,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "features of warm-up": {"features": "warm-up"},
     "no prior": {"prior": 0.0},
     "no given label": {"given": 0.0},
+    "doubt left in T": {"matrix": "expected"},
     "nothing handed over": {"handover": 0.0},
     "no strong view": {"consistency": 0.0},
     "losses of the paper": {"step3": "paper"},
