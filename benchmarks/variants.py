@@ -35,16 +35,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
+from metalabelnet.errors import Stopped
 from metalabelnet.methods import METHODS
 from metalabelnet.paper import beyond
 from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
 from metalabelnet.paper.recipes import Entry
-from metalabelnet.train.loop import Progress, Stopped
 from metalabelnet.train.several import Job
 from metalabelnet.train.together import train_together
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from metalabelnet.train.loop import Progress
 
 PLUS = "metalabelnet-plus"
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")

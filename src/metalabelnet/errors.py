@@ -1,4 +1,4 @@
-"""What is said when the input is wrong: one sentence with the value, the range and the way out."""
+"""What is raised: wrong input, in one sentence with the value, the range and the way out; and that a run was stopped."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ MOST = 40  # names in a sentence; of more the nearest are named
 
 class InputError(ValueError):
     """The input cannot be used. The message is meant for the person who gave it."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """The run was asked to stop, and has saved where it is."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:

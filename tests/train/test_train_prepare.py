@@ -12,9 +12,9 @@ from torch import Tensor
 
 from metalabelnet.data import UNLABELED, Rows
 from metalabelnet.data.readings import Readings
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train import prepare as prepare_module
-from metalabelnet.train import recipe
+from metalabelnet.train import recipe, train
 from metalabelnet.train.prepare import Problem, device_of, prepare
 from metalabelnet.train.probe import log_probabilities
 from metalabelnet.train.settings import Run
@@ -235,6 +235,28 @@ def test_runs_that_share_a_reading_share_the_probe(data: Path, monkeypatch: pyte
     asked.clear()
     prepare(tiny_run(other, noise="feature:0.4"), readings=readings)
     assert asked == [0]
+
+
+def test_the_probe_tells_how_far_it_is_and_stops_when_asked(data: Path, tmp_path: Path) -> None:
+    """On large data it trains for longer than a person waits."""
+    told: list[tuple[str, int, int]] = []
+    run = tiny_run(data, noise="feature:0.4")
+    prepare(run, on_samples=lambda *come: told.append(come))
+    steps = [come for come in told if come[0] == "network behind the noise"]
+    assert len(steps) == 12
+    assert steps[0][1:] == (64, 768)
+    assert steps[-1][1:] == (768, 768)
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 3
+
+    with pytest.raises(Stopped):
+        train(run, folder=tmp_path / "run", stop=stop)
+    assert len(asked) == 3
+    assert not (tmp_path / "run").exists()
+    train(run, folder=tmp_path / "run", resume=True)
 
 
 @pytest.mark.gpu

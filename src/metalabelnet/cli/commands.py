@@ -51,7 +51,7 @@ def train(args: argparse.Namespace) -> None:
         console.say(f"{files.path} is finished already")
     else:
         with interruptible() as stop, console.progress() as progress:
-            problem = prepare(run, progress.download, progress.samples)
+            problem = prepare(run, progress.download, progress.samples, stop=stop)
             for note in problem.notes:
                 console.say(note)
             about = [describe(run, problem)]

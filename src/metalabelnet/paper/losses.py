@@ -15,10 +15,10 @@ import torch
 from metalabelnet.core.losses import classification_loss, cross_entropy, scale_factor
 from metalabelnet.core.metagrad import gradients
 from metalabelnet.core.passes import Theta, forward, generate, trainable
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.train.folder import RunFolder
-from metalabelnet.train.loop import Loop, Progress, Stopped, train
+from metalabelnet.train.loop import Loop, Progress, train
 from metalabelnet.train.prepare import prepare
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.readings import Readings
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.paper.budget import Estimate
 from metalabelnet.paper.losses import losses_along_a_step
 from metalabelnet.paper.results import Results, key, line_of_folder, make_line
 from metalabelnet.train.folder import Busy, RunFolder, versions
-from metalabelnet.train.loop import Diverged, Progress, Stopped
+from metalabelnet.train.loop import Diverged, Progress
 from metalabelnet.train.prepare import read
 from metalabelnet.train.several import Job, Outcome, train_all
 from metalabelnet.train.together import train_together

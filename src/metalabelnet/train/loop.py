@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine, drained, tensor_cores
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import corrected
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 
 P = ParamSpec("P")
-
-
-class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, and has saved where it is."""
 
 
 class Diverged(ArithmeticError):  # noqa: N818
@@ -99,7 +95,8 @@ def training(
     problem             the prepared rows, where several runs share them
     readings            what was read already, where several runs share the data and not the rows
     on_progress         told about every step and every epoch
-    stop                asked after every step; when it says so the run saves its state and raises `Stopped`
+    stop                asked after every step; when it says so the run saves its state and raises `Stopped`; asked too
+                        while the network behind feature-dependent noise is trained, which has nothing to save
     checkpoint_seconds  how much work a crash may cost
     """
     files = None if folder is None else RunFolder(Path(folder))
@@ -109,7 +106,7 @@ def training(
             raise InputError(
                 f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
             )
-    problem = prepare(run, readings=readings) if problem is None else problem
+    problem = prepare(run, readings=readings, stop=stop) if problem is None else problem
     data = "" if files is None else digest(run, problem)
     if files is not None:
         files.check_data(data)

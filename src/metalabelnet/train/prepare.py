@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train.probe import log_probabilities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from metalabelnet.data import DataSet
@@ -95,15 +98,21 @@ def prepare(
     progress: Progress | None = None,
     on_samples: Progress | None = None,
     readings: Readings | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Problem:
-    """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone."""
+    """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone.
+
+    Where noise depends on the features, the network behind it is trained here first: `on_samples` is told how far it
+    is, and `stop` is asked after each of its steps.
+    """
     device = device_of(run)
     data = read(run, progress, on_samples, readings)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
     train = limited(split.train, run.limit, generator(run.seed, "limit"))
-    train = train.with_given(_given(run, data, train, readings))
+    probe = partial(_probe, run, data, train, on_samples=on_samples, stop=stop)
+    train = train.with_given(_given(run, data, train, readings, probe))
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     check_labeled(train)
     meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
@@ -144,7 +153,7 @@ def _free_on(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> Tensor:
+def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None, probe: Callable[[], Tensor]) -> Tensor:
     """The given labels under the run's noise. Rows whose truth is unknown keep the label they have."""
     noise = Noise.parse(run.noise)
     if noise.kind == "none":
@@ -155,11 +164,11 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
             whole = read_probabilities(Path(run.noise_probs), data.samples, len(data.classes))
             scores = whole[train.index]
         elif readings is None:
-            scores = _probe(run, data, train)
+            scores = probe()
         else:  # runs of other methods and noise rates have the same
             names = ("split", "meta", "limit", "net", "pretrained", "augment", "seed", "device")
             same = tuple(getattr(run, name) for name in names)
-            scores = readings.once(("probe", *same), lambda: _probe(run, data, train))
+            scores = readings.once(("probe", *same), probe)
     labels = corrupt(
         noise,
         train.true,
@@ -173,14 +182,14 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None) -> T
     return torch.where(known & (train.given != UNLABELED), labels, train.given)
 
 
-def _probe(run: Run, data: DataSet, train: Rows) -> Tensor:
+def _probe(run: Run, data: DataSet, train: Rows, **told: Any) -> Tensor:
     """How much every training row looks like each class."""
     shape = tuple(train.x.shape[1:])
     name = _net_name(run, shape, data.inputs)
     seed = stream_seed(run.seed, "probe")
     net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
     device = device_of(run)
-    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed)
+    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **told)
 
 
 def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:

@@ -12,12 +12,14 @@ from metalabelnet.data.augment import AUGMENTS, draw
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.stored import chunks
+from metalabelnet.errors import Stopped
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from metalabelnet.data import Rows
+    from metalabelnet.data.download import Progress
 
 EPOCHS, BATCH, RATE = 12, 64, 0.05
 
@@ -39,8 +41,16 @@ def repeatable() -> Iterator[None]:
 
 
 @repeatable()
-def log_probabilities(net: nn.Module, rows: Rows, *, augment: str, seed: int) -> Tensor:
-    """Train a network on the true labels for a while, and ask it about every row.
+def log_probabilities(
+    net: nn.Module,
+    rows: Rows,
+    *,
+    augment: str,
+    seed: int,
+    on_samples: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Tensor:
+    """Train a network on the true labels for a while, and ask it about every row. Stopped, it begins anew.
 
     The answer is in logarithms and double precision. Probabilities of a trained network are 0 or 1 to the last
     digit for most samples, and a rule that orders samples by them then orders them by chance — in the noise
@@ -65,6 +75,11 @@ def log_probabilities(net: nn.Module, rows: Rows, *, augment: str, seed: int) ->
             loss.backward()  # type: ignore[no-untyped-call]
             sgd.step()
             schedule.step()
+            if stop is not None and stop():
+                raise Stopped
+            if on_samples is not None:
+                done = epoch * steps + step + 1
+                on_samples("network behind the noise", done * BATCH, EPOCHS * steps * BATCH)
     net.eval()
     with torch.no_grad():
         logits = torch.cat([net(to_input(x, torch.float32)) for x in chunks(rows.x)])

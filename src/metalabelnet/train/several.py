@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.readings import Readings
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train import worker
 from metalabelnet.train.folder import Busy, RunFolder
-from metalabelnet.train.loop import Diverged, Progress, Stopped, train
+from metalabelnet.train.loop import Diverged, Progress, train
 from metalabelnet.train.prepare import read
 
 if TYPE_CHECKING:

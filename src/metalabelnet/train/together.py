@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.engine import tensor_cores
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train.folder import RunFolder
-from metalabelnet.train.loop import Diverged, Progress, Stopped, training
+from metalabelnet.train.loop import Diverged, Progress, training
 from metalabelnet.train.prepare import device_of
 from metalabelnet.train.several import Job, Outcome
 
