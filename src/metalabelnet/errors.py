@@ -1,4 +1,4 @@
-"""What is raised: wrong input, in one sentence with the value, the range and the way out; and that a run was stopped."""
+"""What is raised: wrong input, in one sentence with value, range and the way out; and that a run was stopped."""
 
 from __future__ import annotations
 
