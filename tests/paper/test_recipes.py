@@ -25,7 +25,7 @@ COUNTS = {
     "fig-losses": 1,
     "cifar10n": 14 * 3,
     "beyond": 9 * 30 * 5,
-    "beyond-ablation": 12 * 4 * 3,
+    "beyond-ablation": 13 * 4 * 3,
     "beyond-unlabeled": 2 * 2 * 2,
 }
 
