@@ -5,7 +5,8 @@
     ŷ         the soft labels of a training batch: log ŷ = m_φ(v) + ρ log r + (1 − ρ)(π log q + κ log T_·y), normalised
     r         what the clean samples have made of warm-up (core/near.py), found once for every row; ρ falls from 1 to 0
     T         the noise matrix: T_cy is the mean over the clean samples of class c of what warm-up has learned to expect
-              as their given label (Hendrycks et al. 2018); a sample without a given label y has none of this
+              as their given label (Hendrycks et al. 2018), without the network's own doubt where noise looks random
+              (core/transition.py); a sample without a given label y has none of this
     L_y       cross-entropy from ŷ to the prediction, in place of Algorithm 1's L_c + L_e in step 3
     L_u       cross-entropy from ŷ to the prediction on the strong view
     g         the gradient of the clean loss after the look-ahead, ∇θ̂ L_meta(θ̂), which the meta-gradient needs anyway
@@ -118,8 +119,9 @@ class MetaLabelNetPlus(Generated):
     T is found once, at the end of warm-up, and stays: counted again and again on samples that are learned with their
     given labels it would come to trust them more and more. q is vague at first, because it still expects noise: a
     weight π above 1 makes it as sure as it may be. So is T: two classes that look alike seem to be given each other's
-    labels, and a given label says least where it is needed most. A weight κ above 1 makes up for some of that; below π
-    it decides where the averaged network is in doubt, and hardly elsewhere.
+    labels, and a given label says least where it is needed most. Where noise looks random that doubt is taken out of T;
+    elsewhere a weight κ above 1 makes up for some of it. Below π a given label decides where the averaged network is in
+    doubt, and hardly elsewhere.
 
     The clean samples, which warm-up has not seen, fit the classifier's last layer anew at its end, near the one that is
     there; what the network then says of each row is r. While phase 2 is young the soft labels are made of r, which does
