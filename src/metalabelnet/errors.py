@@ -17,7 +17,7 @@ class InputError(ValueError):
 
 
 class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, and has saved where it is."""
+    """The run was asked to stop, and has saved where it is. What could not be saved is in the message."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:

@@ -15,6 +15,7 @@ from shell import TINY, Forked, Forker, Started, call, epochs_done, wait_for
 from tiny import outcome, write_npz
 
 from metalabelnet.train import RunFolder, checkpoint
+from metalabelnet.train import prepare as prepare_module
 
 KILLS, EPOCHS = 10, 30
 Start = Callable[[list[str], Path], Any]
@@ -95,6 +96,23 @@ def test_train_asked_to_stop(
     again = how_to_go_on(process.err.read_text())
     assert call(again, capsys).code == 0
     assert outcome(tmp_path / "a run") == outcome(tmp_path / "alone")
+
+
+def test_asked_to_stop_within_the_probe_it_says_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe = prepare_module.log_probabilities
+
+    def interrupted(*args: Any, **how: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return probe(*args, **how)
+
+    monkeypatch.setattr(prepare_module, "log_probabilities", interrupted)
+    asked = [*arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run"), "--noise", "feature:0.4"]
+    said = call(asked, capsys)
+    assert said.code == 130
+    assert "stopped, the network behind the noise will begin anew; go on with: metalabelnet train" in said.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_second_ctrl_c_stops_at_once_with_one_line(

@@ -252,7 +252,7 @@ def test_the_probe_tells_how_far_it_is_and_stops_when_asked(data: Path, tmp_path
         asked.append(None)
         return len(asked) == 3
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped, match="the network behind the noise will begin anew"):
         train(run, folder=tmp_path / "run", stop=stop)
     assert len(asked) == 3
     assert not (tmp_path / "run").exists()

@@ -41,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{place}{error.strerror or error}", 2)
     except Diverged as error:
         return _say(str(error), 1)
-    except Stopped:
-        return _say(f"stopped, nothing lost; go on with: {_again(arguments, args)}", 130)
+    except Stopped as stopped:
+        lost = str(stopped) or "nothing lost"
+        return _say(f"stopped, {lost}; go on with: {_again(arguments, args)}", 130)
     except KeyboardInterrupt:  # a second Ctrl-C, or a command that has nothing to save
         go_on = f"; go on from the last checkpoint with: {_again(arguments, args)}" if "out" in args else ""
         return _say(f"stopped at once{go_on}", 130)

@@ -76,7 +76,7 @@ def log_probabilities(
             sgd.step()
             schedule.step()
             if stop is not None and stop():
-                raise Stopped
+                raise Stopped("the network behind the noise will begin anew")
             if on_samples is not None:
                 done = epoch * steps + step + 1
                 on_samples("network behind the noise", done * BATCH, EPOCHS * steps * BATCH)
