@@ -99,6 +99,13 @@ def test_a_stop_saves_all_and_all_go_on(jobs: list[Job], tmp_path: Path) -> None
         assert outcome(job.folder) == outcome(alone)
 
 
+def test_a_stop_says_what_is_lost_whichever_run_lost_it(jobs: list[Job]) -> None:
+    noisy = Job(run=dataclasses.replace(jobs[1].run, noise="feature:0.4"), folder=jobs[1].folder)
+    for order in ([jobs[0], noisy], [noisy, jobs[0]]):
+        with pytest.raises(Stopped, match="the network behind the noise will begin anew"):
+            train_together(order, resume=True, stop=lambda: True)
+
+
 def test_finished_runs_are_left_alone_and_every_folder_is_checked_first(jobs: list[Job]) -> None:
     train(jobs[1].run, folder=jobs[1].folder)
     before = snapshot(jobs[1].folder)

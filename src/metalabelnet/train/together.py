@@ -102,24 +102,24 @@ def train_together(
 
     waiting = [(number, job) for number, job in enumerate(jobs) if outcomes[number] is None]
     under_way: list[Turns] = []
-    stopped = False
+    stopped: Stopped | None = None
     with tensor_cores():
-        while under_way or (waiting and not stopped):
-            while waiting and len(under_way) < together and not stopped:
+        while under_way or (waiting and stopped is None):
+            while waiting and len(under_way) < together and stopped is None:
                 under_way.append(start(*waiting.pop(0)))
             for turns in list(under_way):
                 try:
                     outcome = turns.take()
-                except Stopped:
-                    stopped = True
+                except Stopped as error:
+                    stopped = stopped if stopped is not None and stopped.args else error  # what is lost is to be said
                     under_way.remove(turns)
                     continue
                 if outcome is not None:
                     outcomes[turns.number] = outcome
                     under_way.remove(turns)
                     tell(turns.number, None)
-    if stopped:
-        raise Stopped
+    if stopped is not None:
+        raise stopped
     return [outcome for outcome in outcomes if outcome is not None]
 
 
