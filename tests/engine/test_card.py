@@ -6,8 +6,9 @@ from statistics import median
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from metalabelnet.core.passes import predict
 from metalabelnet.data.rows import make_rows
 from metalabelnet.engine.engine import Engine, _tensors
 from metalabelnet.methods import METHODS, Method
@@ -145,3 +146,14 @@ def test_in_company() -> None:
     """Three runs whose steps are on the card at the same time."""
     pairs = [Pair(small_run("metalabelnet", dtype="float32", device="cuda", seed=s), small_problem()) for s in range(3)]
     assert at_once(pairs) >= 20
+
+
+def test_a_network_that_reads_its_activations_in_a_row_predicts() -> None:
+    """`view` refuses channels last, which a network would make of images given so."""
+
+    class Rows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(len(x), -1)
+
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), Rows(), nn.Linear(8 * 30 * 30, 10)).cuda()
+    assert predict(net, images(0).test.x.float().cuda()).shape == (10, 10)

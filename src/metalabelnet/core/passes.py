@@ -57,12 +57,8 @@ def generate(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> 
 
 @torch.no_grad()
 def predict(net: nn.Module, x: Tensor) -> Tensor:
-    """The logits in eval mode: running statistics, no dropout. The network's mode is afterwards as it was.
-
-    On CUDA images go in with channels last, which its convolutions would make of them one by one.
-    """
+    """The logits in eval mode: running statistics, no dropout. The network's mode is afterwards as it was."""
     mode = net.training
-    x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
     try:
         logits: Tensor = net.eval()(x)
     finally:
