@@ -3,7 +3,7 @@
 Tensor cores take channels by the eight. Where a layer has other numbers the library pads and cuts in kernels of its
 own; padded here, that becomes a part of the kernels before and after. The few channels of an image would be padded to
 more than twice as many: the first convolution is a matrix product of patches, which all passes over the same samples
-share.
+share. What a kernel of our own does faster is left to it (see `hopper`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from metalabelnet.engine import hopper
 from metalabelnet.engine.kept import kept
 
 if TYPE_CHECKING:
@@ -24,18 +25,27 @@ EIGHT = 8
 FEW = 4  # channels of an image, not of a layer
 
 
-def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    """A convolution without bias: a product of patches, or over channels padded with zeros to a multiple of eight."""
+def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """A convolution without bias: a product of patches, or over channels padded with zeros to a multiple of eight.
+
+    Where they come with it, also the totals over samples and places of its outputs and of their squares.
+    """
     outputs = len(weight)
     stride, padding, dilation, transposed, _, groups = rest
     if transposed or groups != 1:
-        return aten.convolution.default(x, weight, None, *rest)  # type: ignore[no-any-return]
+        return aten.convolution.default(x, weight, None, *rest), None
     if _few(weight, dilation):
         rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
         height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
-        return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
-    y: Tensor = aten.convolution.default(by_eight(x, 1), by_eight(weight, 0, 1), None, *rest)
-    return y[:, :outputs] if outputs % EIGHT else y
+        return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2), None
+    x, weight = by_eight(x, 1), by_eight(weight, 0, 1)
+    totals: tuple[Tensor, Tensor] | None = None
+    if hopper.takes(x, weight, stride, padding, dilation, back=False):
+        y, parts = hopper.convolution(x, weight)
+        totals = parts[0, :outputs].sum(1), parts[1, :outputs].sum(1)
+    else:
+        y = aten.convolution.default(x, weight, None, *rest)
+    return y[:, :outputs] if outputs % EIGHT else y, totals
 
 
 def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any]:
@@ -49,12 +59,19 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
         high, wide = weight.shape[2:]
         by_weight = by_patch[:, : weight[0].numel()].reshape(outputs, high, wide, inputs)
         return None, by_weight.permute(0, 3, 1, 2)
-    if not (outputs % EIGHT or inputs % EIGHT):
+    grad, x, weight = by_eight(grad, 1), by_eight(x, 1), by_eight(weight, 0, 1)
+    around = stride, padding, dilation
+    back = wanted[0] and hopper.takes(grad, weight, *around, back=True)
+    weigh = wanted[1] and hopper.takes_by_weight(x, weight, *around)
+    if not (back or weigh or outputs % EIGHT or inputs % EIGHT):
         return NotImplemented, None
-    rest = (None, stride, padding, dilation, transposed, output_padding, groups, [wanted[0], wanted[1], False])
-    by_x, by_weight, _ = aten.convolution_backward.default(
-        by_eight(grad, 1), by_eight(x, 1), by_eight(weight, 0, 1), *rest
-    )
+    mask = [wanted[0] and not back, wanted[1] and not weigh, False]
+    by_x, by_weight = None, None
+    if any(mask):
+        rest = (None, *around, transposed, output_padding, groups, mask)
+        by_x, by_weight, _ = aten.convolution_backward.default(grad, x, weight, *rest)
+    by_x = hopper.back(grad, weight) if back else by_x
+    by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else by_weight
     return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None
 
 

@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.core.passes import low_precision
 from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.engine import hopper
 from metalabelnet.engine.compiled import compiled
 from metalabelnet.engine.counters import count_together
 from metalabelnet.engine.forms import Form, NoForm
@@ -240,6 +241,7 @@ def _lifted(module: fx.GraphModule) -> Recording:
             node.replace_all_uses_with(found[id(tensor)][0])
             module.graph.erase_node(node)
     count_together(module.graph)
+    hopper.without_idle_totals(module.graph)
     return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
 
 

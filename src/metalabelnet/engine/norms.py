@@ -15,23 +15,31 @@ import torch
 
 from metalabelnet.core.products import by_channel
 from metalabelnet.engine.kept import kept
+from metalabelnet.engine.pooling import chosen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.engine.pooling import Pooled
+
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, totals: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The normalised values, and the mean, variance and 1/√(var + ε) of each channel of this batch.
 
     The statistics are sums over distances from the first number of each channel, so that a mean far from zero costs no
-    digits; PyTorch's own way would take one kernel more.
+    digits; PyTorch's own way would take one kernel more. Where the totals of each channel and of its squares are there,
+    they serve: they are of numbers in bfloat16, which a mean far from zero has cost more digits already.
     """
-    of_each_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
-    near = x[of_each_channel]
-    off = x - by_channel(near, x)
-    first, second = off.mean(_places(x)), (off * off).mean(_places(x))
+    if totals is None:
+        of_each_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
+        near = x[of_each_channel]
+        off = x - by_channel(near, x)
+        first, second = off.mean(_places(x)), (off * off).mean(_places(x))
+    else:
+        first, second = (total * (x.shape[1] / x.numel()) for total in totals)
+        near = torch.zeros_like(first)
     mean, var = kept(near + first), (second - first * first).clamp_min(0)
     invstd = (var + eps).rsqrt()
     return _moved(x, mean, _scale(weight, invstd), bias), mean, var, kept(invstd)
@@ -43,12 +51,24 @@ def fixed_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tens
 
 
 def batch_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    pooling: tuple[Tensor, Pooled] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by x, weight and bias where the statistics are the batch's."""
+    """The gradients by x, weight and bias where the statistics are the batch's.
+
+    Behind a pooling all but one pixel of each window have no gradient: its sums go over the windows.
+    """
     places, count = _places(x), x.numel() // x.shape[1]
     centred = x - by_channel(mean, x)
-    total, dot = grad.sum(places), (grad * centred).sum(places)
+    if pooling is None:
+        total, dot = grad.sum(places), (grad * centred).sum(places)
+    else:
+        by_window, pooled = pooling
+        total, dot = by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
     s = _scale(weight, invstd)
     m, c = kept(total * s / count), kept(dot * invstd * invstd * s / count)
     by_x = grad * by_channel(s, x) - by_channel(m, x) - centred * by_channel(c, x)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from metalabelnet.engine.convolutions import convolution, convolution_backward
 from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow
-from metalabelnet.engine.pooling import chosen, max_pool, spread
+from metalabelnet.engine.pooling import Pooled, chosen, max_pool, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,6 +63,7 @@ class Operators:
         self.tensor_cores = tensor_cores
         self._centred = Known()  # what sums to zero over samples and places
         self._biased = Known()  # what came before a bias was added, and the bias
+        self._totals = Known()  # totals over samples and places of what a convolution gave, and of its squares
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
         self._pooled = Known()  # a pooling, by its indices in any view
@@ -105,7 +106,8 @@ class Operators:
         if threshold == 0 and (found := self._spread.get(grad)) is not None:
             by_window, pooled = found
             if _place(pooled.x) == _place(y):  # the largest was kept if its window's value is positive
-                return spread(self._plain(aten.threshold_backward.default, by_window, pooled.y, 0), pooled)
+                by_window = self._plain(aten.threshold_backward.default, by_window, pooled.y, 0)
+                return self._spread_over(by_window, pooled)
         before = self._rectified.get(y)
         if threshold == 0 and before is not None:
             y = before
@@ -134,8 +136,11 @@ class Operators:
         pooled = self._pooled.get(indices)
         if pooled is None:
             return NotImplemented
-        result = spread(grad, pooled)
-        self._spread[result] = grad, pooled
+        return self._spread_over(grad, pooled)
+
+    def _spread_over(self, by_window: Tensor, pooled: Pooled) -> Tensor:
+        result = spread(by_window, pooled)
+        self._spread[result] = by_window, pooled
         return result
 
     def _view(self, x: Tensor, size: Sequence[int]) -> Any:
@@ -170,7 +175,7 @@ class Operators:
                 return NotImplemented
             return fixed_norm(x, weight, bias, running_mean, running_var, eps), x.new_empty(0), x.new_empty(0)
         read, before = self._biased.get(x) or (x, None)
-        y, mean, var, invstd = batch_norm(read, weight, bias, eps)
+        y, mean, var, invstd = batch_norm(read, weight, bias, eps, self._totals.get(read))
         self._normed[x] = read, mean
         mean = mean if before is None else mean + before
         count = x.numel() // x.shape[1]
@@ -200,7 +205,7 @@ class Operators:
         if self._as_it_is or not train or mean is None or invstd is None or mean.dtype != x.dtype:
             return NotImplemented
         x, mean = self._normed.get(x) or (x, mean)
-        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd)
+        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd, self._spread.get(grad))
         self._centred[by_x] = True
         return tuple(g if asked else None for g, asked in zip((by_x, by_weight, by_bias), wanted, strict=True))
 
@@ -220,20 +225,33 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        centred, biased = self._centred.get(x), self._biased.get(x)
-        if self._as_it_is or not (centred or biased):
+        if self._as_it_is:
+            return NotImplemented
+        centred, biased, totals = self._centred.get(x), self._biased.get(x), self._totals.get(x)
+        spread_over = self._spread.get(x)
+        if not centred and biased is None and totals is None and spread_over is None:
             return NotImplemented
         result = self._plain(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
         if centred:
             self._centred[result] = True
-        if biased:
-            self._biased[result] = tuple(self._plain(aten._to_copy.default, part, **kwargs) for part in biased)  # noqa: SLF001
+        if biased is not None:
+            before, bias = biased
+            copy = self._to_copy(before, **kwargs)
+            copy = self._plain(aten._to_copy.default, before, **kwargs) if copy is NotImplemented else copy  # noqa: SLF001
+            self._biased[result] = copy, self._plain(aten._to_copy.default, bias, **kwargs)  # noqa: SLF001
+        if totals is not None:
+            self._totals[result] = totals
+        if spread_over is not None:
+            by_window, pooled = spread_over
+            self._spread[result] = self._plain(aten._to_copy.default, by_window, **kwargs), pooled  # noqa: SLF001
         return result
 
     def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
         if self._as_it_is:
             return NotImplemented
-        y = self._plain(convolution, x, weight, *rest)
+        y, totals = self._plain(convolution, x, weight, *rest)
+        if totals is not None:
+            self._totals[y] = totals
         if bias is None:
             return y
         result = y + bias.view(-1, *(1,) * (y.ndim - 2))

@@ -46,7 +46,9 @@ def spread(by_window: Tensor, pooled: Pooled) -> Tensor:
     # Every pixel as (row of windows, row within the window, column of windows, column within it).
     here = torch.arange(high * wide, dtype=torch.int8, device=by_window.device).view(high, 1, wide)
     largest = pooled.which[..., :, None, :, None] == here
-    return torch.where(largest, by_window[..., :, None, :, None], 0.0).reshape(pooled.x.shape)
+    by_pixel = torch.where(largest, by_window[..., :, None, :, None], 0.0).reshape(pooled.x.shape)
+    last = by_pixel.ndim == 4 and pooled.x.is_contiguous(memory_format=torch.channels_last)  # autograd would ask for it
+    return by_pixel.contiguous(memory_format=torch.channels_last) if last else by_pixel
 
 
 def chosen(x: Tensor, pooled: Pooled) -> Tensor:

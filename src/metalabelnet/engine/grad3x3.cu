@@ -1,0 +1,103 @@
+// The gradient of a 3x3 convolution by its weights: for each tap, outputs x pixels times pixels x inputs.
+//
+// Both lie in shared memory as rows of pixels. A product over 16 pixels takes two rows of eight of a patch, the other
+// taps the same memory from another pixel on. Every block adds up its part of the pixels; the parts are added up later.
+
+// HEIGHT, WIDTH, IN, OUT   of the images
+// TAPS                     of each of three warpgroups: three, a row of them; or one, and each block has one row
+// MATRICES                 of 64 outputs of a block
+// ROWS, COLUMNS            of a tile, multiples of eight
+// STAGES                   tiles that are there at a time
+template <int HEIGHT, int WIDTH, int IN, int OUT, int TAPS, int MATRICES, int ROWS, int COLUMNS, int STAGES>
+__global__ void __launch_bounds__(384)
+    grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, float* __restrict__ parts, int images) {
+    constexpr int PANELS = (IN + 63) / 64, ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS, GROUPS = 3;
+    constexpr int PITCH = COLUMNS + 2, HIGH = TAPS == 3 ? ROWS + 2 : ROWS;
+    constexpr u32 PANEL = (HIGH * PITCH * 128 + 1023) / 1024 * 1024, OURS = ROWS * COLUMNS * 128;
+    constexpr u32 TILE = PANELS * PANEL + MATRICES * OURS;
+    extern __shared__ u8 shared[];
+    const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
+    const u32 here = tiles_at + STAGES * TILE, done = here + 8 * STAGES;
+    const int thread = threadIdx.x, group = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32;
+    const int tiles = images * DOWN * ACROSS, turns = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    const int above = TAPS == 3 ? 0 : blockIdx.y % 3;  // the row of taps, if the block has only one
+    const int output = (TAPS == 3 ? blockIdx.y : blockIdx.y / 3) * MATRICES * 64;
+    const bool leads = thread % 128 == 0;
+
+    if (thread < STAGES) {
+        barrier_init(here + 8 * thread, 1);
+        barrier_init(done + 8 * thread, GROUPS - 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncthreads();
+
+    auto bring_tile = [&](int turn) {
+        const int tile = turn * gridDim.x + blockIdx.x, slot = turn % STAGES;
+        const int row = tile / ACROSS % DOWN * ROWS, column = tile % ACROSS * COLUMNS, image = tile / (DOWN * ACROSS);
+        const u32 to = tiles_at + slot * TILE, barrier = here + 8 * slot;
+        expect(barrier, PANELS * HIGH * PITCH * 128 + MATRICES * OURS);
+        for (int panel = 0; panel < PANELS; panel++)
+            bring_box(to + panel * PANEL, &x, panel * 64, column - 1, row + above - 1, image, barrier);
+        for (int m = 0; m < MATRICES; m++)
+            bring_box(to + PANELS * PANEL + m * OURS, &grad, output + m * 64, column, row, image, barrier);
+    };
+    if (thread == 0)
+        for (int turn = 0; turn < STAGES && turn < turns; turn++) bring_tile(turn);
+
+    float sums[TAPS][MATRICES][IN / 2];
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+        for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+            for (int i = 0; i < IN / 2; i++) sums[tap][m][i] = 0.f;
+    // All groups are done with the tile of a turn: another takes its place.
+    auto next_tile = [&](int turn) {
+        if (!leads) return;
+        const int slot = turn % STAGES;
+        if (thread) arrive(done + 8 * slot);
+        if (thread || turn + STAGES >= turns) return;
+        wait(done + 8 * slot, turn / STAGES & 1);
+        bring_tile(turn + STAGES);
+    };
+    for (int turn = 0; turn < turns; turn++) {
+        const int slot = turn % STAGES;
+        wait(here + 8 * slot, turn / STAGES & 1);
+        const u32 at = tiles_at + slot * TILE;
+        const u64 a = matrix(at + PANELS * PANEL, COLUMNS * 128), b = matrix(at, PITCH * 128, PANEL);
+        mma_begin();
+#pragma unroll
+        for (int pixels = 0; pixels < ROWS * COLUMNS / 16; pixels++) {
+            const int row = pixels / (COLUMNS / 8) * 2, column = pixels % (COLUMNS / 8) * 8;
+#pragma unroll
+            for (int tap = 0; tap < TAPS; tap++) {
+                const int down = TAPS == 3 ? group : 0, right = TAPS == 3 ? tap : group;
+                const u64 from = b + ((row + down) * PITCH + column + right) * 8;
+#pragma unroll
+                for (int m = 0; m < MATRICES; m++)
+                    mma(1, sums[tap][m], a + m * (OURS / 16) + (row * COLUMNS + column) * 8, from);
+            }
+        }
+        mma_end();
+        mma_wait<1>();
+        if (turn > 0) next_tile(turn - 1);
+    }
+    mma_wait<0>();
+
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++)
+#pragma unroll
+        for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = output + m * 64 + thread % 128 / 32 * 16 + half * 8 + lane / 4;
+                const int of = TAPS == 3 ? group * 3 + tap : above * 3 + group;
+                float* to = parts + ((size_t)(blockIdx.x * 9 + of) * OUT + row) * IN + lane % 4 * 2;
+                if (OUT % (MATRICES * 64) && row >= OUT) continue;
+#pragma unroll
+                for (int i = 0; i < IN / 8; i++)
+                    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to + i * 8),
+                                 "f"(sums[tap][m][4 * i + 2 * half]), "f"(sums[tap][m][4 * i + 2 * half + 1])
+                                 : "memory");
+            }
+}
