@@ -14,6 +14,7 @@ from metalabelnet.engine.cuda import SHARED
 
 LAYERS = [  # height, width, inputs, outputs
     (32, 32, 64, 64),
+    (32, 32, 8, 64),
     (16, 16, 64, 128),
     (16, 16, 128, 64),
     (16, 16, 128, 128),
@@ -42,7 +43,7 @@ def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, i
 
 @pytest.mark.parametrize("layer", [(28, 28, 64, 64), (32, 32, 3, 64), (32, 32, 64, 60), (7, 7, 512, 512)])
 def test_other_layers_are_left_to_the_library(layer: tuple[int, int, int, int]) -> None:
-    """Sides and channels that are no multiples of eight, images, and more channels than there is room for."""
+    """Sides and channels that are no multiples of eight, and more channels than there is room for."""
     assert hopper.plan(*layer, back=False) is None
 
 
@@ -99,7 +100,7 @@ def test_the_kernel_convolves(card: torch.Generator, layer: tuple[int, int, int,
     for _ in range(2):
         y, totals = hopper.convolution(x, weight)
         assert _near(y, true)
-        total, squares = totals.double().sum(2)
+        total, squares = totals.double().sum(0)
         size = y.double().abs().sum((0, 2, 3)).max().item()
         assert torch.allclose(total, y.double().sum((0, 2, 3)), rtol=0, atol=1e-5 * size)
         assert torch.allclose(squares, y.double().square().sum((0, 2, 3)), rtol=1e-4)

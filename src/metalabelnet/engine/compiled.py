@@ -7,6 +7,8 @@ that record the same share it, and other processes find it on disk, in the compi
 from __future__ import annotations
 
 import copy
+import importlib
+import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Step = Callable[..., Tensor]
+
+
+def import_beside() -> threading.Thread:
+    """Begin to import PyTorch's compiler, which takes seconds, beside what else is to do before the first step."""
+    beside = threading.Thread(target=importlib.import_module, args=("torch._inductor.compile_fx",), daemon=True)
+    beside.start()
+    return beside
+
 
 _compiled: dict[Any, Step] = {}
 

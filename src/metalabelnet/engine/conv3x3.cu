@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
     const int tiles = images * DOWN * ACROSS, step = gridDim.x * GROUPS, turns = (tiles + step - 1) / step;
     const bool leads = thread % 128 == 0;
 
+    if (thread == 0) expect_map(&x), expect_map(&weights);
     if (thread < STAGES) {
         barrier_init(weights_here + 8 * thread, 1);
         barrier_init(weights_done + 8 * thread, GROUPS > 1 ? GROUPS - 1 : 1);
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
             float sum = 0;
             for (int warp = 0; warp < GROUPS * 4; warp++) sum += by_warp[warp * 2 * N + i];
             const int output = blockIdx.y * N + i % N;
-            if (output < OUT) totals[(size_t)(i / N * OUT + output) * gridDim.x + blockIdx.x] = sum;
+            if (output < OUT) totals[(size_t)(blockIdx.x * 2 + i / N) * OUT + output] = sum;
         }
     }
 }

@@ -26,7 +26,7 @@ FEW = 4  # channels of an image, not of a layer
 
 
 def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """A convolution without bias: a product of patches, or over channels padded with zeros to a multiple of eight.
+    """A convolution without bias: by our own kernel, a product of patches, or by the library, over eights of channels.
 
     Where they come with it, also the totals over samples and places of its outputs and of their squares.
     """
@@ -34,17 +34,17 @@ def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, tuple[Te
     stride, padding, dilation, transposed, _, groups = rest
     if transposed or groups != 1:
         return aten.convolution.default(x, weight, None, *rest), None
-    if _few(weight, dilation):
+    by_eights = _samples(x), by_eight(weight, 0, 1)
+    totals: tuple[Tensor, Tensor] | None = None
+    if hopper.takes(*by_eights, stride, padding, dilation, back=False):
+        y, parts = hopper.convolution(*by_eights)
+        totals = parts[:, 0, :outputs].sum(0), parts[:, 1, :outputs].sum(0)
+    elif _few(weight, dilation):
         rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
         height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
         return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2), None
-    x, weight = by_eight(x, 1), by_eight(weight, 0, 1)
-    totals: tuple[Tensor, Tensor] | None = None
-    if hopper.takes(x, weight, stride, padding, dilation, back=False):
-        y, parts = hopper.convolution(x, weight)
-        totals = parts[0, :outputs].sum(1), parts[1, :outputs].sum(1)
     else:
-        y = aten.convolution.default(x, weight, None, *rest)
+        y = aten.convolution.default(*by_eights, None, *rest)
     return y[:, :outputs] if outputs % EIGHT else y, totals
 
 
@@ -54,25 +54,32 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
     _, stride, padding, dilation, transposed, output_padding, groups, wanted = rest
     if transposed or groups != 1:
         return NotImplemented, None
-    if _few(weight, dilation) and not wanted[0]:
+    around, by_eights = (stride, padding, dilation), (by_eight(grad, 1), _samples(x), by_eight(weight, 0, 1))
+    back = wanted[0] and hopper.takes(by_eights[0], by_eights[2], *around, back=True)
+    weigh = wanted[1] and hopper.takes_by_weight(*by_eights[1:], *around)
+    if _few(weight, dilation) and not (wanted[0] or weigh):
         by_patch = grad.permute(0, 2, 3, 1).reshape(-1, outputs).t() @ patches(x, weight, stride, padding)
         high, wide = weight.shape[2:]
         by_weight = by_patch[:, : weight[0].numel()].reshape(outputs, high, wide, inputs)
         return None, by_weight.permute(0, 3, 1, 2)
-    grad, x, weight = by_eight(grad, 1), by_eight(x, 1), by_eight(weight, 0, 1)
-    around = stride, padding, dilation
-    back = wanted[0] and hopper.takes(grad, weight, *around, back=True)
-    weigh = wanted[1] and hopper.takes_by_weight(x, weight, *around)
     if not (back or weigh or outputs % EIGHT or inputs % EIGHT):
         return NotImplemented, None
-    mask = [wanted[0] and not back, wanted[1] and not weigh, False]
+    grad, x, weight = by_eights
     by_x, by_weight = None, None
-    if any(mask):
+    if (wanted[0] and not back) or (wanted[1] and not weigh):
+        mask = [wanted[0] and not back, wanted[1] and not weigh, False]
         rest = (None, *around, transposed, output_padding, groups, mask)
         by_x, by_weight, _ = aten.convolution_backward.default(grad, x, weight, *rest)
-    by_x = hopper.back(grad, weight) if back else by_x
+    # Weights first: the gradient by samples is read next, and should still be near.
     by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else by_weight
+    by_x = hopper.back(grad, weight) if back else by_x
     return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None
+
+
+def _samples(x: Tensor) -> Tensor:
+    """What goes in, by eights of channels. Images are drawn and moved once, not in every kernel that reads them."""
+    eights = by_eight(x, 1)
+    return kept(eights.contiguous(memory_format=torch.channels_last)) if x.ndim == 4 and x.shape[1] <= FEW else eights
 
 
 def patches(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 // The gradient of a 3x3 convolution by its weights: for each tap, outputs x pixels times pixels x inputs.
 //
 // Both lie in shared memory as rows of pixels. A product over 16 pixels takes two rows of eight of a patch, the other
-// taps the same memory from another pixel on. Every block adds up its part of the pixels; the parts are added up later.
+// taps the same memory from another pixel on. Every block adds up its part of the pixels, `add_up` the parts.
 
 // HEIGHT, WIDTH, IN, OUT   of the images
 // TAPS                     of each of three warpgroups: three, a row of them; or one, and each block has one row
@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(384)
     const int output = (TAPS == 3 ? blockIdx.y : blockIdx.y / 3) * MATRICES * 64;
     const bool leads = thread % 128 == 0;
 
+    if (thread == 0) expect_map(&x), expect_map(&grad);
     if (thread < STAGES) {
         barrier_init(here + 8 * thread, 1);
         barrier_init(done + 8 * thread, GROUPS - 1);
@@ -87,17 +88,54 @@ __global__ void __launch_bounds__(384)
 #pragma unroll
     for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++)
+        for (int m = 0; m < MATRICES; m++) {
+#pragma unroll
+            for (int i = 0; i < IN / 2; i++) asm volatile("" : "+f"(sums[tap][m][i])::"memory");  // not read before
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int row = output + m * 64 + thread % 128 / 32 * 16 + half * 8 + lane / 4;
                 const int of = TAPS == 3 ? group * 3 + tap : above * 3 + group;
                 float* to = parts + ((size_t)(blockIdx.x * 9 + of) * OUT + row) * IN + lane % 4 * 2;
-                if (OUT % (MATRICES * 64) && row >= OUT) continue;
+                const bool inside = OUT % (MATRICES * 64) == 0 || row < OUT;
 #pragma unroll
-                for (int i = 0; i < IN / 8; i++)
-                    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to + i * 8),
-                                 "f"(sums[tap][m][4 * i + 2 * half]), "f"(sums[tap][m][4 * i + 2 * half + 1])
-                                 : "memory");
+                for (int i = 0; i < IN / 8; i += 2) {
+                    // Two lanes hold two inputs each of two eights. Turned, each holds four of one.
+                    const float* mine = sums[tap][m] + 4 * i + 2 * half;
+                    if (i + 1 < IN / 8) {
+                        const bool odd = lane & 1;
+                        const float one = __shfl_xor_sync(~0u, odd ? mine[0] : mine[4], 1);
+                        const float two = __shfl_xor_sync(~0u, odd ? mine[1] : mine[5], 1);
+                        float* place = to + (i + odd) * 8 - (odd ? 2 : 0);
+                        if (inside)
+                            asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(place),
+                                         "f"(odd ? one : mine[0]), "f"(odd ? two : mine[1]), "f"(odd ? mine[4] : one),
+                                         "f"(odd ? mine[5] : two) : "memory");
+                    } else if (inside) {
+                        asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to + i * 8), "f"(mine[0]), "f"(mine[1])
+                                     : "memory");
+                    }
+                }
             }
+        }
+}
+
+// sum[i] = parts[0][i] + parts[1][i] + ..., always in the same order; `size` a multiple of four.
+__global__ void __launch_bounds__(256) add_up(const float* __restrict__ parts, float* __restrict__ sum, int count, int size) {
+    __shared__ float4 by_warp[8][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = (blockIdx.x * 32 + lane) * 4;
+    float4 total = make_float4(0, 0, 0, 0);
+    if (i < size)
+#pragma unroll 4
+        for (int part = warp; part < count; part += 8) {
+            const float4 more = *(const float4*)(parts + (size_t)part * size + i);
+            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+        }
+    by_warp[warp][lane] = total;
+    __syncthreads();
+    if (warp || i >= size) return;
+    for (int other = 1; other < 8; other++) {
+        const float4 more = by_warp[other][lane];
+        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+    }
+    *(float4*)(sum + i) = total;
 }

@@ -8,6 +8,9 @@ struct alignas(64) Map {  // how a tensor lies in memory, as the driver encodes 
     u64 words[16];
 };
 
+__device__ __forceinline__ void expect_map(const Map* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

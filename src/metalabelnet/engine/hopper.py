@@ -63,15 +63,20 @@ class Plan:
         return tiles + weights + barriers + totals + 1024 + 16
 
     def wide(self, images: int, processors: int) -> int:
-        """Blocks for each part of the outputs: one for each processor, or fewer where that is enough."""
+        """Blocks for each part of the outputs: as many as have the same number of turns as one for each processor."""
         tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return min(-(-tiles // self.groups), max(1, processors // self.blocks))
+        return _shared_out(-(-tiles // self.groups), max(1, processors // self.blocks))
+
+
+def _shared_out(work: int, most: int) -> int:
+    """The fewest blocks, up to so many, that do not have to do more each."""
+    return -(-work // -(-work // most))
 
 
 @functools.cache
 def plan(height: int, width: int, inputs: int, outputs: int, *, back: bool) -> Plan | None:
     """The way that was fastest where it was tried; none for layers the kernel does not take."""
-    if height % 8 or width % 8 or inputs % 8 or outputs % 8 or inputs < 16:
+    if height % 8 or width % 8 or inputs % 8 or outputs % 8:
         return None
     layer = height, width, inputs, outputs
     blocks = -(-outputs // MOST)
@@ -105,7 +110,7 @@ def _of_this_kind(x: Tensor, weight: Tensor, *around: Sequence[int]) -> bool:
 
 
 def convolution(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution, and the totals over pixels of its outputs and of their squares: [2, outputs, blocks]."""
+    """The convolution, and the totals over pixels of its outputs and of their squares: [blocks, 2, outputs]."""
     y, totals = _conv3x3(_last(x), _in_rows(weight), len(weight), False, True)  # noqa: FBT003
     return y, totals
 
@@ -158,7 +163,7 @@ def _empty(x: Tensor, way: Plan, *, totals: bool) -> tuple[Tensor, Tensor]:
     shape = images, way.outputs, way.height, way.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     rows = way.wide(images, _processors(x.device)) if totals else 0
-    return y, x.new_empty((2, way.outputs, rows), dtype=torch.float32)
+    return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
 
 
 @functools.cache
@@ -195,13 +200,13 @@ class GradPlan:
     def parts(self, images: int, processors: int) -> int:
         """Parts of the pixels."""
         tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return min(tiles, max(1, processors // self.blocks))
+        return _shared_out(tiles, max(1, processors // self.blocks))
 
 
 @functools.cache
 def grad_plan(height: int, width: int, inputs: int, outputs: int) -> GradPlan | None:
     """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
-    if height % 8 or width % 8 or inputs % 8 or outputs % 8 or inputs > MOST or min(inputs, outputs) < 16:
+    if height % 8 or width % 8 or inputs % 8 or outputs % 8 or inputs > MOST:
         return None
     taps = 3 if inputs <= 64 else 1
     matrices = 2 if taps == 1 and inputs <= 128 and outputs > 64 else 1
@@ -223,8 +228,8 @@ def takes_by_weight(
 
 def by_weight(x: Tensor, grad: Tensor) -> Tensor:
     """The gradient by the weights, of what went in and the gradient by what came out; in float32."""
-    parts: Tensor = _grad3x3(_last(x), _last(grad))
-    return parts.sum(0).unflatten(0, (3, 3)).permute(2, 3, 0, 1)
+    by_tap: Tensor = _grad3x3(_last(x), _last(grad))
+    return by_tap.unflatten(0, (3, 3)).permute(2, 3, 0, 1)
 
 
 @torch.library.custom_op("metalabelnet::grad3x3", mutates_args=())
@@ -234,24 +239,22 @@ def _grad3x3(x: Tensor, grad: Tensor) -> Tensor:
     images, by_y = x.permute(0, 2, 3, 1), grad.permute(0, 2, 3, 1)
     assert images.is_contiguous()
     assert by_y.is_contiguous()
-    parts = _empty_parts(x, grad)
+    by_tap = _empty_taps(x, grad)
+    parts = by_tap.new_empty((way.parts(len(x), _processors(x.device)), by_tap.numel()))
     tiles = boxes(images, [1, way.rows + (2 if way.taps == 3 else 0), way.columns + 2, 64])
     ours = boxes(by_y, [1, way.rows, way.columns, 64])
     _kernel(way)((len(parts), way.blocks), 384, tiles, ours, parts, len(x))
-    return parts
+    _add_up()((-(-by_tap.numel() // 128), 1), 256, parts, by_tap, *parts.shape)
+    return by_tap
 
 
 @_grad3x3.register_fake
 def _(x: Tensor, grad: Tensor) -> Tensor:
-    return _empty_parts(x, grad)
+    return _empty_taps(x, grad)
 
 
-def _empty_parts(x: Tensor, grad: Tensor) -> Tensor:
-    inputs, outputs = x.shape[1], grad.shape[1]
-    way = grad_plan(*x.shape[2:], inputs, outputs)
-    assert way is not None
-    count = way.parts(len(x), _processors(x.device))
-    return torch.empty((count, 9, outputs, inputs), dtype=torch.float32, device=x.device)
+def _empty_taps(x: Tensor, grad: Tensor) -> Tensor:
+    return torch.empty((9, grad.shape[1], x.shape[1]), dtype=torch.float32, device=x.device)
 
 
 @functools.cache
@@ -261,16 +264,25 @@ def _kernel(way: Plan | GradPlan, totals: bool = False) -> Kernel:  # noqa: FBT0
         name, numbers, wide, turned = "conv3x3", [*numbers, int(totals)], way.block, (False, way.back)
     else:
         name, wide, turned = "grad3x3", way.inputs, (True, True)
+    return Kernel(_source(name, _mma(wide, *turned)), f"{name}<{', '.join(map(str, numbers))}>", way.shared)
+
+
+@functools.cache
+def _add_up() -> Kernel:
+    return Kernel(_source("grad3x3", _mma(8, a_turned=True, b_turned=True)), "add_up", 0)
+
+
+def _source(name: str, mma: str) -> str:
     here = Path(__file__).parent
-    texts = [(here / file).read_text(encoding="utf-8") for file in ("hopper.cuh", f"{name}.cu")]
-    texts.insert(1, _mma(wide, *turned))
-    return Kernel("\n".join(texts), f"{name}<{', '.join(map(str, numbers))}>", way.shared)
+    common, own = ((here / file).read_text(encoding="utf-8") for file in ("hopper.cuh", f"{name}.cu"))
+    return "\n".join([common, mma, own])
 
 
 @functools.cache
 def _works(way: Plan | GradPlan) -> bool:
     try:
         _kernel(way, isinstance(way, Plan) and not way.back)
+        _add_up()
     except Exception:  # noqa: BLE001 (an older PyTorch, no compiler beside it: the library's kernels do it)
         return False
     return True
