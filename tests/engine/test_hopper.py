@@ -6,11 +6,15 @@ from operator import getitem
 
 import pytest
 import torch
-from torch import fx
-from torch.nn.functional import conv2d, conv_transpose2d
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import conv2d, conv_transpose2d, cross_entropy
 
+from metalabelnet.core.passes import low_precision, precision
 from metalabelnet.engine import hopper
-from metalabelnet.engine.cuda import SHARED
+from metalabelnet.engine.hopper import conv3x3, grad3x3
+from metalabelnet.engine.hopper.kernels import SHARED, shared_out
+from metalabelnet.engine.operators import Operators
 
 LAYERS = [  # height, width, inputs, outputs
     (32, 32, 64, 64),
@@ -31,7 +35,7 @@ LAYERS = [  # height, width, inputs, outputs
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int], *, back: bool) -> None:
     """Shared memory is enough, tiles cover the image, and blocks the outputs."""
-    way = hopper.plan(*layer, back=back)
+    way = conv3x3.plan(*layer, back=back)
     assert way is not None
     assert way.shared <= SHARED
     assert layer[0] % way.rows == 0
@@ -41,10 +45,30 @@ def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, i
     assert way.wide(128, 132) * way.blocks <= 132
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int]) -> None:
+    """The same for the gradient by weights; registers of three warpgroups are enough."""
+    way = grad3x3.plan(*layer)
+    assert way is not None
+    assert way.shared <= SHARED
+    assert (layer[0] % way.rows, layer[1] % way.columns) == (0, 0)
+    assert way.parts(128, 132) * way.blocks <= 132
+    assert way.blocks * 64 * way.matrices * (3 if way.taps == 3 else 1) >= layer[3]
+    assert way.taps * way.matrices * layer[2] // 2 <= 128
+
+
+def test_work_is_shared_out_evenly() -> None:
+    """As few blocks as need no turn more than the most would."""
+    assert shared_out(512, 132) == 128
+    assert shared_out(100, 132) == 100
+    assert shared_out(133, 132) == 67
+
+
 @pytest.mark.parametrize("layer", [(28, 28, 64, 64), (32, 32, 3, 64), (32, 32, 64, 60), (7, 7, 512, 512)])
 def test_other_layers_are_left_to_the_library(layer: tuple[int, int, int, int]) -> None:
     """Sides and channels that are no multiples of eight, and more channels than there is room for."""
-    assert hopper.plan(*layer, back=False) is None
+    assert conv3x3.plan(*layer, back=False) is None
+    assert grad3x3.plan(*layer) is None
 
 
 def test_no_other_convolution_is_taken() -> None:
@@ -67,6 +91,114 @@ def test_totals_nobody_reads_are_not_added_up() -> None:
 
 
 @pytest.fixture
+def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the kernels: in their place PyTorch, on a CPU, on the tensors they are given."""
+
+    def takes_any(x: Tensor, weight: Tensor, *around: list[int]) -> bool:
+        return x.dtype == torch.bfloat16 and weight.shape[2:] == (3, 3) and all({*numbers} == {1} for numbers in around)
+
+    def convolve(way: conv3x3.Plan, _: torch.device, totals: bool) -> object:
+        def run(
+            grid: tuple[int, int], threads: int, x: Tensor, w: Tensor, y: Tensor, sums: Tensor, images: int
+        ) -> None:
+            assert threads == way.groups * 128
+            assert grid[1] == way.blocks
+            assert images == len(x) == len(y)
+            weight = w.unflatten(1, (3, 3)).permute(0, 3, 1, 2).float()
+            convolved = conv_transpose2d if way.back else conv2d
+            weight = weight if way.back else weight[:, : x.shape[3]]
+            y.copy_(convolved(x.permute(0, 3, 1, 2).float(), weight, padding=1)[:, : y.shape[1]])
+            assert len(sums) == (grid[0] if totals else 0)
+            if totals:
+                parts = y.float().unsqueeze(0).expand(len(sums), *y.shape) / len(sums)
+                sums[:, 0], sums[:, 1] = parts.sum((1, 3, 4)), (y.float() * parts).sum((1, 3, 4))
+
+        return run
+
+    def weigh(way: grad3x3.Plan, _: torch.device) -> object:
+        def run(grid: tuple[int, int], threads: int, x: Tensor, grad: Tensor, parts: Tensor, images: int) -> None:
+            assert (grid, threads) == ((len(parts), way.blocks), 384)
+            assert images == len(x) == len(grad)
+            shape = grad.shape[3], x.shape[3], 3, 3
+            x, grad = x.permute(0, 3, 1, 2).float(), grad.permute(0, 3, 1, 2).float()
+            found = torch.nn.grad.conv2d_weight(x, shape, grad, padding=1)
+            parts.copy_(found.permute(2, 3, 0, 1).flatten().expand_as(parts) / len(parts))
+
+        return run
+
+    def add_up(_: torch.device) -> object:
+        def run(grid: tuple[int, int], threads: int, parts: Tensor, total: Tensor, count: int, size: int) -> None:
+            assert grid[0] * threads // 2 >= size
+            assert parts.shape == (count, size)
+            total.copy_(parts.sum(0).view_as(total))
+
+        return run
+
+    for module in (conv3x3, grad3x3):
+        monkeypatch.setattr(module, "of_this_kind", takes_any)
+        monkeypatch.setattr(module, "_works", lambda *_: True)
+        monkeypatch.setattr(module, "processors", lambda _: 132)
+        monkeypatch.setattr(module, "boxes", lambda x, _: x)
+    monkeypatch.setattr(conv3x3, "_kernel", convolve)
+    monkeypatch.setattr(grad3x3, "_kernel", weigh)
+    monkeypatch.setattr(grad3x3, "_add_up", add_up)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_what_goes_to_the_kernels_and_what_comes_back() -> None:
+    """With PyTorch in their place: the convolution, its totals, the way back, the gradient by weights."""
+    x, grad = torch.randn(3, 72, 8, 8).bfloat16(), torch.randn(3, 24, 8, 8).bfloat16()
+    weight = torch.randn(24, 72, 3, 3).bfloat16()
+    y, totals = hopper.convolution(x, weight)
+    assert _near(y, conv2d(x.float(), weight.float(), padding=1))
+    torch.testing.assert_close(totals.sum(0)[0], y.float().sum((0, 2, 3)), rtol=1e-3, atol=1e-2)
+    assert _near(hopper.back(grad, weight), conv_transpose2d(grad.float(), weight.float(), padding=1))
+    true = torch.nn.grad.conv2d_weight(x.float(), weight.shape, grad.float(), padding=1)
+    torch.testing.assert_close(hopper.by_weight(x, grad), true, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_a_recorded_step_is_the_same_with_them() -> None:
+    """Images of three channels, a layer of 20 (not by the eight), BatchNorm, pooling: loss and every gradient."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 20, 3, padding=1),
+        nn.BatchNorm2d(20),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 24, 3, padding=1),
+        nn.BatchNorm2d(24),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(24 * 64, 5),
+    )
+    weights = list(net.parameters())
+
+    def plain(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        with precision():
+            loss = cross_entropy(net(x).float(), y)
+        return loss.detach(), *torch.autograd.grad(loss, weights)
+
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        with low_precision(on=True):
+            return plain(x, y)
+
+    x, y = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
+    x = x.contiguous(memory_format=torch.channels_last)
+    table = Operators(tensor_cores=True).table
+    recording = make_fx(step, decomposition_table=table, tracing_mode="real")(x, y)
+    called = [node.target for node in recording.graph.nodes]
+    assert called.count(torch.ops.metalabelnet.conv3x3.default) == 5  # three, and back through two
+    assert called.count(torch.ops.metalabelnet.grad3x3.default) == 3
+    assert torch.ops.aten.convolution.default not in called
+    for ours, theirs, exact in zip(recording(x, y), step(x, y), plain(x, y), strict=True):
+        assert (ours - exact).norm() <= 1.3 * (theirs - exact).norm() + 0.01 * exact.norm() + 1e-3
+
+
+@pytest.fixture
 def card() -> torch.Generator:
     """Random numbers on a card of this kind."""
     if torch.cuda.get_device_capability() != (9, 0):
@@ -74,12 +206,12 @@ def card() -> torch.Generator:
     return torch.Generator("cuda").manual_seed(0)
 
 
-def _draw(card: torch.Generator, *shape: int) -> torch.Tensor:
+def _draw(card: torch.Generator, *shape: int) -> Tensor:
     numbers = torch.randn(*shape, device="cuda", generator=card).bfloat16()
     return numbers.contiguous(memory_format=torch.channels_last)
 
 
-def _near(found: torch.Tensor, true: torch.Tensor) -> bool:
+def _near(found: Tensor, true: Tensor) -> bool:
     """The same but for the rounding of what comes out."""
     return torch.allclose(found.float(), true.float(), rtol=2**-8, atol=1e-3 * true.abs().max().item())
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from metalabelnet.engine.norms import batch_norm
 from metalabelnet.engine.operators import Known, Operators
 
 
@@ -154,6 +155,38 @@ def test_means_far_from_zero_cost_no_digits() -> None:
     recording = make_fx(layer, decomposition_table=Operators(tensor_cores=False).table)(x)
     assert "native_batch_norm" not in recording.code
     assert (recording(x).double() - layer(x.double())).abs().max() < 1e-3  # x itself is rounded to 1e-3
+
+
+def test_totals_that_are_there_serve() -> None:
+    """Where a convolution has added up its outputs and their squares, BatchNorm's statistics are of those."""
+    x, weight, bias = draw(6, 8, 4, 4), draw(8), draw(1, 8)[0]
+    totals = x.sum((0, 2, 3)), x.square().sum((0, 2, 3))
+    for ours, theirs in zip(batch_norm(x, weight, bias, 1e-5, totals), batch_norm(x, weight, bias, 1e-5), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_behind_a_pooling_batch_norm_sums_over_windows(last: bool) -> None:
+    """Its gradients are the same, with channels first or last."""
+    x = draw(2, 8, 6, 6)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+
+    def layers(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = functional.batch_norm(x, None, None, weight, bias, training=True)
+        return functional.max_pool2d(y.relu(), 2)
+
+    check(layers, x, draw(8), draw(1, 8)[0], wants=[True] * 3, gone="native_batch_norm")
+
+    def summed(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        return torch.autograd.grad(layers(*inputs).sum(), inputs)
+
+    recording = make_fx(summed, decomposition_table=Operators(tensor_cores=True).table, tracing_mode="real")(
+        x, draw(8), draw(1, 8)[0]
+    )
+    sums = [node for node in recording.graph.nodes if node.target is torch.ops.aten.sum.dim_IntList]
+    assert sums
+    assert all(node.args[0].meta["val"].shape[2:] == (3, 3) for node in sums)
 
 
 def test_what_was_written_into_is_no_longer_known() -> None:

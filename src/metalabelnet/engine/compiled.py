@@ -11,6 +11,7 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,16 +20,22 @@ from torch import Tensor, fx
 from metalabelnet.engine import kept
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Step = Callable[..., Tensor]
 
 
-def import_beside() -> threading.Thread:
-    """Begin to import PyTorch's compiler, which takes seconds, beside what else is to do before the first step."""
+@contextmanager
+def importing_beside(*, on: bool) -> Iterator[None]:
+    """Import PyTorch's compiler, which takes seconds, beside what is done meanwhile."""
     beside = threading.Thread(target=importlib.import_module, args=("torch._inductor.compile_fx",), daemon=True)
-    beside.start()
-    return beside
+    if on:
+        beside.start()
+    try:
+        yield
+    finally:
+        if on:
+            beside.join()
 
 
 _compiled: dict[Any, Step] = {}

@@ -65,14 +65,14 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
     if not (back or weigh or outputs % EIGHT or inputs % EIGHT):
         return NotImplemented, None
     grad, x, weight = by_eights
-    by_x, by_weight = None, None
-    if (wanted[0] and not back) or (wanted[1] and not weigh):
-        mask = [wanted[0] and not back, wanted[1] and not weigh, False]
+    mask = [wanted[0] and not back, wanted[1] and not weigh, False]
+    found: Any = (None, None, None)
+    if any(mask):
         rest = (None, *around, transposed, output_padding, groups, mask)
-        by_x, by_weight, _ = aten.convolution_backward.default(grad, x, weight, *rest)
+        found = aten.convolution_backward.default(grad, x, weight, *rest)
     # Weights first: the gradient by samples is read next, and should still be near.
-    by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else by_weight
-    by_x = hopper.back(grad, weight) if back else by_x
+    by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else found[1]
+    by_x = hopper.back(grad, weight) if back else found[0]
     return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None
 
 

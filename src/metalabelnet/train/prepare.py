@@ -13,7 +13,7 @@ import torch
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, Progress, Rows, load
 from metalabelnet.data.splits import SPLITS, hold_out, limited, remove_labels
-from metalabelnet.engine.compiled import import_beside
+from metalabelnet.engine.compiled import importing_beside
 from metalabelnet.errors import InputError
 from metalabelnet.noise import Noise, corrupt, reached_rate, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
@@ -107,9 +107,8 @@ def prepare(
     is, and `stop` is asked after each of its steps.
     """
     device = device_of(run)
-    if device.type == "cuda" and run.records(device):
-        import_beside()
-    data = read(run, progress, on_samples, readings)
+    with importing_beside(on=device.type == "cuda" and run.records(device)):
+        data = read(run, progress, on_samples, readings)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
     split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))

@@ -16,8 +16,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SHARED = 232_448  # bytes of shared memory a block may have, compute capability 9.0
-
 
 class Map(ctypes.Structure):
     """How a tensor lies in memory, for kernels that bring boxes of it: a value only the driver can read."""
@@ -26,28 +24,27 @@ class Map(ctypes.Structure):
 
 
 class Kernel:
-    """One kernel, loaded: `name` is an expression that names a template of the source with its arguments."""
+    """One kernel on one card: `name` is an expression that names a template of the source with its arguments."""
 
-    def __init__(self, source: str, name: str, shared: int) -> None:
+    def __init__(self, source: str, name: str, shared: int, device: torch.device) -> None:
         binary, mangled = _compiled(source, name)
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        torch.cuda.current_stream()  # the driver's context must be there
-        _check(_driver().cuModuleLoadData(ctypes.byref(module), binary))
-        _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), module, mangled.encode()))
-        self._shared = shared
+        self._shared, self._device = shared, device
         most_shared_memory = 8
-        _check(_driver().cuFuncSetAttribute(self._function, most_shared_memory, shared))
+        with torch.cuda.device(device):
+            torch.cuda.current_stream()  # the driver's context must be there
+            _check(_driver().cuModuleLoadData(ctypes.byref(module), binary))
+            _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), module, mangled.encode()))
+            _check(_driver().cuFuncSetAttribute(self._function, most_shared_memory, shared))
 
     def __call__(self, grid: tuple[int, int], threads: int, *args: Tensor | Map | int) -> None:
         """Start it on the current stream."""
         values = [_value(arg) for arg in args]
         places = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _check(
-            _driver().cuLaunchKernel(
-                self._function, grid[0], grid[1], 1, threads, 1, 1, self._shared, stream, places, None
-            )
-        )
+        shape = grid[0], grid[1], 1, threads, 1, 1
+        with torch.cuda.device(self._device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            _check(_driver().cuLaunchKernel(self._function, *shape, self._shared, stream, places, None))
 
 
 def boxes(x: Tensor, box: Sequence[int]) -> Map:
@@ -55,6 +52,8 @@ def boxes(x: Tensor, box: Sequence[int]) -> Map:
 
     A row of the last dimension is 64 numbers, and lies swizzled in shared memory.
     """
+    assert x.is_contiguous()
+    assert x.dtype == torch.bfloat16
     bfloat16, swizzle_128_bytes, fetch_128_bytes = 9, 3, 2
     room = (ctypes.c_uint8 * (ctypes.sizeof(Map) + 64))()
     found = Map.from_buffer(room, -ctypes.addressof(room) % 64)

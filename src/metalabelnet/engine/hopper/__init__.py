@@ -1,0 +1,17 @@
+"""3×3 convolutions in bfloat16 by kernels of our own, for cards of compute capability 9.0 (H100, H200).
+
+The library's kernels read every pixel nine times from the cache, once for each tap, and with the 64 to 200 channels of
+small networks that is what they wait for. These read it once.
+
+    conv3x3   the convolution, and back from the gradient by what comes out to that by what went in
+    grad3x3   the gradient by the weights
+
+Where one does not take a layer, or cannot be compiled, the library does it.
+"""
+
+from __future__ import annotations
+
+from metalabelnet.engine.hopper.conv3x3 import back, convolution, takes, without_idle_totals
+from metalabelnet.engine.hopper.grad3x3 import by_weight, takes_by_weight
+
+__all__ = ["back", "by_weight", "convolution", "takes", "takes_by_weight", "without_idle_totals"]

@@ -1,0 +1,171 @@
+"""The convolution, and the way back: how the kernel in `conv3x3.cu` goes about a layer, and an operator for recordings.
+
+It also adds up its outputs and their squares on the way, which BatchNorm would read all of them again for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx
+from torch.nn.functional import pad
+
+from metalabelnet.engine.hopper.cuda import Kernel, boxes
+from metalabelnet.engine.hopper.kernels import (
+    MOST,
+    ROW,
+    SHARED,
+    by_eights,
+    bytes_of_rows,
+    kernel,
+    last,
+    of_this_kind,
+    processors,
+    product,
+    shared_out,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the kernel goes about one layer; `conv3x3.cu` says what each number means."""
+
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    block: int
+    groups: int
+    rows: int
+    columns: int
+    stages: int
+    buffers: int
+    back: bool
+
+    @property
+    def blocks(self) -> int:
+        """Parts of the outputs."""
+        return -(-self.outputs // self.block)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: tiles, weights, barriers, totals of each warp, and what is lost to alignment."""
+        tile = -(-self.inputs // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
+        part = -(-self.block // 64) * 64 * ROW if self.back else self.block * ROW
+        tiles, weights = self.groups * self.buffers * tile, self.stages * part
+        barriers, totals = 16 * self.stages + 8 * self.groups * self.buffers, self.groups * 4 * 2 * self.block * 4
+        return tiles + weights + barriers + totals + 1024 + 16
+
+    def wide(self, images: int, most: int) -> int:
+        """Blocks for each part of the outputs, where the card works on so many at a time."""
+        tiles = images * (self.height // self.rows) * (self.width // self.columns)
+        return shared_out(-(-tiles // self.groups), max(1, most // self.blocks))
+
+
+@functools.cache
+def plan(height: int, width: int, inputs: int, outputs: int, *, back: bool) -> Plan | None:
+    """The way that was fastest where it was tried; none for layers the kernel does not take."""
+    if not by_eights(height, width, inputs, outputs):
+        return None
+    layer = height, width, inputs, outputs
+    block = -(-outputs // (8 * -(-outputs // MOST))) * 8
+    parts = 9 * -(-inputs // 64)
+    ways = []
+    if block <= 128:  # all weights stay
+        choices = (4, 2), (2, 2), (2, 1)
+        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers, back) for groups, buffers in choices]
+    groups, columns = (2, 16) if block <= 128 and width % 16 == 0 else (1, 8)
+    ways += [Plan(*layer, block, groups, 8, columns, stages, 1, back) for stages in (8, 7, 6, 5, 4)]
+    return next((way for way in ways if way.shared <= SHARED), None)
+
+
+def takes(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], *, back: bool
+) -> bool:
+    """Whether the kernel does this convolution, or goes back."""
+    if not of_this_kind(x, weight, stride, padding, dilation):
+        return False
+    outputs, inputs = weight.shape[:2]
+    way = plan(*x.shape[2:], *((outputs, inputs) if back else (inputs, outputs)), back=back)
+    return way is not None and _works(way, x.device)
+
+
+def convolution(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The convolution, and the totals over pixels of its outputs and of their squares: [blocks, 2, outputs]."""
+    y, totals = _conv3x3(last(x), _in_rows(weight), len(weight), False, True)  # noqa: FBT003
+    return y, totals
+
+
+def back(grad: Tensor, weight: Tensor) -> Tensor:
+    """From the gradient by what comes out of the convolution to the gradient by what went in."""
+    by_x: Tensor = _conv3x3(last(grad), _in_rows(weight), weight.shape[1], True, False)[0]  # noqa: FBT003
+    return by_x
+
+
+def without_idle_totals(graph: fx.Graph) -> None:
+    """Have no convolution of a recording add up what nothing reads."""
+    for node in graph.nodes:
+        if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
+            node.args = (*node.args[:-1], False)
+
+
+def _in_rows(weight: Tensor) -> Tensor:
+    """The weights with zeros behind the inputs, up to whole rows: those that begin anywhere take twice as long."""
+    return last(pad(weight, [0, 0, 0, 0, 0, -weight.shape[1] % 64]))
+
+
+@torch.library.custom_op("metalabelnet::conv3x3", mutates_args=())
+def _conv3x3(
+    x: Tensor,
+    weight: Tensor,
+    outputs: int,
+    back: bool,  # noqa: FBT001
+    totals: bool,  # noqa: FBT001
+) -> tuple[Tensor, Tensor]:
+    way = _plan_for(x, outputs, back=back)
+    images, taps = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
+    y, sums = _empty(x, way, totals=totals)
+    grid = way.wide(len(x), processors(x.device)), way.blocks
+    tiles = boxes(images, [1, way.rows + 2, way.columns + 2, 64])
+    weights = boxes(taps.flatten(1, 2), [64 if back else way.block, 1, 64])
+    _kernel(way, x.device, totals)(grid, way.groups * 128, tiles, weights, y, sums, len(x))
+    return y, sums
+
+
+@_conv3x3.register_fake
+def _(x: Tensor, weight: Tensor, outputs: int, back: bool, totals: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001, FBT001
+    return _empty(x, _plan_for(x, outputs, back=back), totals=totals)
+
+
+def _plan_for(x: Tensor, outputs: int, *, back: bool) -> Plan:
+    way = plan(*x.shape[2:], x.shape[1], outputs, back=back)
+    assert way is not None
+    return way
+
+
+def _empty(x: Tensor, way: Plan, *, totals: bool) -> tuple[Tensor, Tensor]:
+    shape = len(x), way.outputs, way.height, way.width
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    rows = way.wide(len(x), processors(x.device)) if totals else 0
+    return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
+
+
+@functools.cache
+def _kernel(way: Plan, device: torch.device, totals: bool) -> Kernel:  # noqa: FBT001
+    numbers = [int(number) for number in (*dataclasses.astuple(way), totals)]
+    return kernel("conv3x3", numbers, product(way.block, a_turned=False, b_turned=way.back), way.shared, device)
+
+
+@functools.cache
+def _works(way: Plan, device: torch.device) -> bool:
+    try:
+        _kernel(way, device, not way.back)
+    except Exception:  # an older PyTorch, no compiler beside it: the library does it
+        return False
+    return True

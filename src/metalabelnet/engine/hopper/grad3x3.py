@@ -1,0 +1,143 @@
+"""The gradient by the weights: how the kernel in `grad3x3.cu` goes about a layer, and an operator for recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from metalabelnet.engine.hopper.cuda import Kernel, boxes
+from metalabelnet.engine.hopper.kernels import (
+    MOST,
+    ROW,
+    SHARED,
+    by_eights,
+    bytes_of_rows,
+    kernel,
+    last,
+    of_this_kind,
+    processors,
+    product,
+    shared_out,
+    source,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+THREADS = 384  # three warpgroups
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the kernel goes about one layer; `grad3x3.cu` says what each number means."""
+
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    taps: int
+    matrices: int
+    rows: int
+    columns: int
+    stages: int
+
+    @property
+    def border(self) -> int:
+        """Rows of what went in beside those of the gradient: for one row of taps none."""
+        return 2 if self.taps == 3 else 0
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: tiles of what went in and of the gradient, barriers, what is lost to alignment."""
+        theirs = -(-self.inputs // 64) * bytes_of_rows((self.rows + self.border) * (self.columns + 2))
+        ours = self.matrices * self.rows * self.columns * ROW
+        return self.stages * (theirs + ours + 16) + 1024
+
+    @property
+    def blocks(self) -> int:
+        """Parts of the weights."""
+        return -(-self.outputs // (64 * self.matrices)) * (1 if self.taps == 3 else 3)
+
+    def parts(self, images: int, most: int) -> int:
+        """Parts of the pixels, where the card works on so many blocks at a time."""
+        tiles = images * (self.height // self.rows) * (self.width // self.columns)
+        return shared_out(tiles, max(1, most // self.blocks))
+
+
+@functools.cache
+def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
+    """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
+    if not by_eights(height, width, inputs, outputs) or inputs > MOST:
+        return None
+    taps = 3 if inputs <= 64 else 1
+    matrices = 2 if 64 < inputs <= 128 and outputs > 64 else 1
+    columns = 16 if width % 16 == 0 else 8
+    layer = height, width, inputs, outputs
+    ways = [Plan(*layer, taps, matrices, 8, columns, stages) for stages in (5, 4, 3, 2)]
+    return next((way for way in ways if way.shared <= SHARED), None)
+
+
+def takes_by_weight(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> bool:
+    """Whether the kernel finds the gradient by these weights."""
+    if not of_this_kind(x, weight, stride, padding, dilation):
+        return False
+    way = plan(*x.shape[2:], weight.shape[1], weight.shape[0])
+    return way is not None and _works(way, x.device)
+
+
+def by_weight(x: Tensor, grad: Tensor) -> Tensor:
+    """The gradient by the weights, of what went in and the gradient by what came out; in float32."""
+    by_tap: Tensor = _grad3x3(last(x), last(grad))
+    return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
+
+
+@torch.library.custom_op("metalabelnet::grad3x3", mutates_args=())
+def _grad3x3(x: Tensor, grad: Tensor) -> Tensor:
+    way = plan(*x.shape[2:], x.shape[1], grad.shape[1])
+    assert way is not None
+    by_tap = _empty(x, grad)
+    parts = by_tap.new_empty((way.parts(len(x), processors(x.device)), by_tap.numel()))
+    theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + way.border, way.columns + 2, 64])
+    ours = boxes(grad.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
+    _kernel(way, x.device)((len(parts), way.blocks), THREADS, theirs, ours, parts, len(x))
+    _add_up(x.device)((-(-by_tap.numel() // 128), 1), 256, parts, by_tap, *parts.shape)
+    return by_tap
+
+
+@_grad3x3.register_fake
+def _(x: Tensor, grad: Tensor) -> Tensor:
+    return _empty(x, grad)
+
+
+def _empty(x: Tensor, grad: Tensor) -> Tensor:
+    return torch.empty((9, grad.shape[1], x.shape[1]), dtype=torch.float32, device=x.device)
+
+
+@functools.cache
+def _kernel(way: Plan, device: torch.device) -> Kernel:
+    return kernel("grad3x3", dataclasses.astuple(way), _product(way.inputs), way.shared, device)
+
+
+@functools.cache
+def _add_up(device: torch.device) -> Kernel:
+    return Kernel(source("grad3x3", _product(8)), "add_up", 0, device)
+
+
+def _product(columns: int) -> str:
+    return product(columns, a_turned=True, b_turned=True)
+
+
+@functools.cache
+def _works(way: Plan, device: torch.device) -> bool:
+    try:
+        _kernel(way, device)
+        _add_up(device)
+    except Exception:  # an older PyTorch, no compiler beside it: the library does it
+        return False
+    return True
