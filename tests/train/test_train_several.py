@@ -4,6 +4,7 @@ import dataclasses
 import os
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,14 @@ class TestWorker:
             assert w.stop()
         time.sleep(0.05)
         assert not exits
+
+
+def test_a_stop_says_what_is_lost_whichever_process_lost_it() -> None:
+    def stopped(*message: str) -> Future[several.Outcome]:
+        future: Future[several.Outcome] = Future()
+        future.set_exception(Stopped(*message))
+        return future
+
+    for futures in ([stopped(), stopped("begins anew")], [stopped("begins anew"), stopped()]):
+        with pytest.raises(Stopped, match="begins anew"):
+            several._outcomes(futures, stopped=True)

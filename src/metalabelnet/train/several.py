@@ -103,7 +103,20 @@ def train_all(
             if asked():
                 stopping.set()
         _pass_on(told, tell)
-    return [_outcome(future, stopped=asked()) for future in futures]
+    return _outcomes(futures, stopped=asked())
+
+
+def _outcomes(futures: Sequence[Future[Outcome]], *, stopped: bool) -> list[Outcome]:
+    """What came of all of them. Where runs were stopped, one that has lost something is the one to say so."""
+    outcomes, stops = [], []
+    for future in futures:
+        try:
+            outcomes.append(_outcome(future, stopped=stopped))
+        except Stopped as stop:
+            stops.append(stop)
+    if stops:
+        raise max(stops, key=lambda stop: len(stop.args))
+    return outcomes
 
 
 def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
