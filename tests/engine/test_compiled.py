@@ -1,5 +1,7 @@
 """What was compiled once is found again, by other processes too."""
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,13 @@ def test_another_process_finds_what_was_compiled_on_disk(tmp_path: Path, monkeyp
         changed.write_text("# another version of our part\n")
         monkeypatch.setattr(compiled.kept, "__file__", str(changed))
         assert found() == 0  # what an older version made is not taken
+
+
+def test_the_compiler_is_there_when_what_was_done_meanwhile_is_done() -> None:
+    """Whatever came of that."""
+    with pytest.raises(KeyError), compiled.importing_beside(on=True):
+        raise KeyError
+    assert "torch._inductor.compile_fx" in sys.modules
+    before = threading.active_count()
+    with compiled.importing_beside(on=False):
+        assert threading.active_count() == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from operator import getitem
 
 import pytest
@@ -13,7 +15,7 @@ from torch.nn.functional import conv2d, conv_transpose2d, cross_entropy
 from metalabelnet.core.passes import low_precision, precision
 from metalabelnet.engine import hopper
 from metalabelnet.engine.hopper import conv3x3, grad3x3
-from metalabelnet.engine.hopper.kernels import SHARED, shared_out
+from metalabelnet.engine.hopper.kernels import SHARED, compiles, product, shared_out, source
 from metalabelnet.engine.operators import Operators
 
 LAYERS = [  # height, width, inputs, outputs
@@ -55,6 +57,25 @@ def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int,
     assert way.parts(128, 132) * way.blocks <= 132
     assert way.blocks * 64 * way.matrices * (3 if way.taps == 3 else 1) >= layer[3]
     assert way.taps * way.matrices * layer[2] // 2 <= 128
+
+
+@pytest.mark.parametrize(("name", "count"), [("conv3x3", 12), ("grad3x3", 9)])
+def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: int) -> None:
+    """Those of the plan, and for the convolution whether it adds up its outputs."""
+    text = source(name, product(64, a_turned=False, b_turned=True))
+    assert "m64n64k16" in text
+    (arguments,) = re.findall(r"template <([^>]*)>\n__global__", text)
+    assert len(arguments.split(",")) == count
+    plan = dataclasses.fields(conv3x3.Plan if name == "conv3x3" else grad3x3.Plan)
+    assert count == len(plan) + (name == "conv3x3")
+
+
+def test_a_kernel_that_cannot_be_made_is_left_to_the_library() -> None:
+    def make() -> object:
+        raise ImportError
+
+    assert compiles(object)
+    assert not compiles(make)
 
 
 def test_work_is_shared_out_evenly() -> None:

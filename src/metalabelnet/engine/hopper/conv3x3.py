@@ -20,6 +20,7 @@ from metalabelnet.engine.hopper.kernels import (
     SHARED,
     by_eights,
     bytes_of_rows,
+    compiles,
     kernel,
     last,
     of_this_kind,
@@ -164,8 +165,4 @@ def _kernel(way: Plan, device: torch.device, totals: bool) -> Kernel:  # noqa: F
 
 @functools.cache
 def _works(way: Plan, device: torch.device) -> bool:
-    try:
-        _kernel(way, device, not way.back)
-    except Exception:  # an older PyTorch, no compiler beside it: the library does it
-        return False
-    return True
+    return compiles(lambda: _kernel(way, device, not way.back))

@@ -16,6 +16,7 @@ from metalabelnet.engine.hopper.kernels import (
     SHARED,
     by_eights,
     bytes_of_rows,
+    compiles,
     kernel,
     last,
     of_this_kind,
@@ -135,9 +136,4 @@ def _product(columns: int) -> str:
 
 @functools.cache
 def _works(way: Plan, device: torch.device) -> bool:
-    try:
-        _kernel(way, device)
-        _add_up(device)
-    except Exception:  # an older PyTorch, no compiler beside it: the library does it
-        return False
-    return True
+    return compiles(lambda: (_kernel(way, device), _add_up(device)))

@@ -11,7 +11,7 @@ import torch
 from metalabelnet.engine.hopper.cuda import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -57,6 +57,15 @@ def processors(device: torch.device) -> int:
 def kernel(name: str, numbers: Sequence[int], mma: str, shared: int, device: torch.device) -> Kernel:
     """The template of this name, in the file of this name, with these arguments."""
     return Kernel(source(name, mma), f"{name}<{', '.join(str(number) for number in numbers)}>", shared, device)
+
+
+def compiles(make: Callable[[], object]) -> bool:
+    """Whether a kernel can be made here: not with an older PyTorch, or no compiler beside it."""
+    try:
+        make()
+    except Exception:  # whatever it was, the library does what the kernel would
+        return False
+    return True
 
 
 def source(name: str, mma: str) -> str:
