@@ -37,10 +37,11 @@ def batch_norm(
         near = x[of_each_channel]
         off = x - by_channel(near, x)
         first, second = off.mean(_places(x)), (off * off).mean(_places(x))
+        mean = kept(near + first)
     else:
         first, second = (total * (x.shape[1] / x.numel()) for total in totals)
-        near = torch.zeros_like(first)
-    mean, var = kept(near + first), (second - first * first).clamp_min(0)
+        mean = kept(first)
+    var = (second - first * first).clamp_min(0)
     invstd = (var + eps).rsqrt()
     return _moved(x, mean, _scale(weight, invstd), bias), mean, var, kept(invstd)
 

@@ -225,25 +225,23 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        if self._as_it_is:
+        known = self._centred, self._biased, self._totals, self._spread
+        if self._as_it_is or all(of.get(x) is None for of in known):
             return NotImplemented
-        centred, biased, totals = self._centred.get(x), self._biased.get(x), self._totals.get(x)
-        spread_over = self._spread.get(x)
-        if not centred and biased is None and totals is None and spread_over is None:
-            return NotImplemented
-        result = self._plain(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
-        if centred:
+        return self._copied(x, **kwargs)
+
+    def _copied(self, x: Tensor, **kwargs: Any) -> Tensor:
+        """A copy, of which the same is known as of the tensor itself."""
+        result: Tensor = self._plain(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
+        if self._centred.get(x):
             self._centred[result] = True
-        if biased is not None:
-            before, bias = biased
-            copy = self._to_copy(before, **kwargs)
-            copy = self._plain(aten._to_copy.default, before, **kwargs) if copy is NotImplemented else copy  # noqa: SLF001
-            self._biased[result] = copy, self._plain(aten._to_copy.default, bias, **kwargs)  # noqa: SLF001
-        if totals is not None:
+        if (biased := self._biased.get(x)) is not None:
+            self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
+        if (totals := self._totals.get(x)) is not None:
             self._totals[result] = totals
-        if spread_over is not None:
-            by_window, pooled = spread_over
-            self._spread[result] = self._plain(aten._to_copy.default, by_window, **kwargs), pooled  # noqa: SLF001
+        if (found := self._spread.get(x)) is not None:
+            by_window, pooled = found
+            self._spread[result] = self._copied(by_window, **kwargs), pooled
         return result
 
     def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
