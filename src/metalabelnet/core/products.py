@@ -187,11 +187,9 @@ def _normalised(
     else:
         y, mean, invstd = normalise(x, weight, bias, None, None, True, 0.0, eps)  # noqa: FBT003
     tangent = backward(of_x, x, weight, None, None, mean, invstd, True, eps, [True, False, False])[0]  # noqa: FBT003
-    if of_weight is not None:
-        by_x = of_weight * invstd
-        tangent.addcmul_(x, by_channel(by_x, x)).sub_(by_channel(by_x * mean, x))
-    if of_bias is not None:
-        tangent.add_(by_channel(of_bias, x))
+    if of_weight is not None or of_bias is not None:
+        moves = (torch.zeros_like(weight) if of is None else of for of in (of_weight, of_bias))
+        tangent.add_(normalise(x, *moves, mean, invstd.pow(-2), False, 0.0, 0.0)[0])  # noqa: FBT003
     return Result(y, tangent)
 
 

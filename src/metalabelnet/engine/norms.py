@@ -1,10 +1,11 @@
 """BatchNorm with everything that is one number a channel computed once a channel.
 
     y  = (x − mean) s + b                    s = w / √(var + ε)
-    ∂x = s ∂y − m − (x − mean) c             m = s · mean of ∂y,  c = s · mean of ∂y (x − mean) / (var + ε)
+    ∂x = s ∂y − (x − mean) c − m             m = s · mean of ∂y,  c = s · mean of ∂y (x − mean) / (var + ε)
 
 Joined to what comes before and after, each line is one kernel, and s, m, c are numbers it reads. That m and c both read
-s lets the compiler compute them in one kernel, too.
+s lets the compiler compute them in one kernel, too. Every such number costs as much as a fifth of x: where digits allow
+it, the line (x − mean) s + b is x s + t.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def batch_norm(
 
     The statistics are sums over distances from the first number of each channel, so that a mean far from zero costs no
     digits; PyTorch's own way would take one kernel more. Where the totals of each channel and of its squares are there,
-    they serve: they are of numbers in bfloat16, which a mean far from zero has cost more digits already.
+    they serve: they are of numbers in bfloat16, which a mean far from zero has cost more digits already (`coarse`).
     """
     if totals is None:
         of_each_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
@@ -42,13 +43,16 @@ def batch_norm(
         first, second = (total * (x.shape[1] / x.numel()) for total in totals)
         mean = kept(first)
     var = (second - first * first).clamp_min(0)
-    invstd = (var + eps).rsqrt()
-    return _moved(x, mean, _scale(weight, invstd), bias), mean, var, kept(invstd)
+    invstd = kept((var + eps).rsqrt())
+    y = _line(x, mean, _scale(weight, invstd), bias, coarse=totals is not None)
+    return y, mean, var, invstd
 
 
-def fixed_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+def fixed_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float, *, coarse: bool
+) -> Tensor:
     """The values normalised with statistics that are there."""
-    return _moved(x, mean, _scale(weight, (var + eps).rsqrt()), bias)
+    return _line(x, mean, _scale(weight, (var + eps).rsqrt()), bias, coarse=coarse)
 
 
 def batch_norm_backward(
@@ -58,6 +62,8 @@ def batch_norm_backward(
     mean: Tensor,
     invstd: Tensor,
     pooling: tuple[Tensor, Pooled] | None = None,
+    *,
+    coarse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by x, weight and bias where the statistics are the batch's.
 
@@ -71,8 +77,8 @@ def batch_norm_backward(
         by_window, pooled = pooling
         total, dot = by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
     s = _scale(weight, invstd)
-    m, c = kept(total * s / count), kept(dot * invstd * invstd * s / count)
-    by_x = grad * by_channel(s, x) - by_channel(m, x) - centred * by_channel(c, x)
+    m, c = total * s / count, dot * invstd * invstd * s / count
+    by_x = grad * by_channel(s, x) + _line(x, mean, -c, -m, coarse=coarse)
     return by_x, dot * invstd, total
 
 
@@ -86,9 +92,14 @@ def _scale(weight: Tensor | None, invstd: Tensor) -> Tensor:
     return kept(invstd if weight is None else weight * invstd)
 
 
-def _moved(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    y = (x - by_channel(mean, x)) * by_channel(scale, x)
-    return y if bias is None else y + by_channel(bias, x)
+def _line(x: Tensor, mean: Tensor, slope: Tensor, height: Tensor | None, *, coarse: bool) -> Tensor:
+    """For every channel the line of this slope that has this height, or none, where x is the mean."""
+    slope = kept(slope)
+    if coarse:
+        at_zero = -mean * slope if height is None else height - mean * slope
+        return x * by_channel(slope, x) + by_channel(kept(at_zero), x)
+    y = (x - by_channel(mean, x)) * by_channel(slope, x)
+    return y if height is None else y + by_channel(kept(height), x)
 
 
 def _places(x: Tensor) -> list[int]:

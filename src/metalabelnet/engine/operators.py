@@ -67,6 +67,7 @@ class Operators:
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
         self._pooled = Known()  # a pooling, by its indices in any view
+        self._flat = Known()  # what was laid flat, of tensors with channels last
         self._spread = Known()  # the gradient at each window and the pooling, by the gradient at each pixel
         self._as_it_is = False
         self.table: dict[Any, Callable[..., Any]] = {
@@ -75,6 +76,8 @@ class Operators:
             aten.max_pool2d_with_indices.default: self._max_pool,
             aten.max_pool2d_with_indices_backward.default: self._max_pool_backward,
             aten.view.default: self._view,
+            aten.clone.default: self._clone,
+            aten._unsafe_view.default: self._unsafe_view,  # noqa: SLF001 (its only name)
             aten.gather.default: self._gather,
             aten.native_batch_norm.default: self._native_norm,
             aten.cudnn_batch_norm.default: self._cudnn_norm,
@@ -150,12 +153,27 @@ class Operators:
         self._pooled[result] = pooled
         return result
 
+    def _clone(self, x: Tensor, **kwargs: Any) -> Any:
+        if self._as_it_is or x.ndim != 4 or kwargs.get("memory_format") != torch.contiguous_format:
+            return NotImplemented
+        result = self._plain(aten.clone.default, x, **kwargs)
+        self._flat[result] = x
+        return result
+
+    def _unsafe_view(self, x: Tensor, size: Sequence[int]) -> Any:
+        if self._as_it_is or (laid := self._flat.get(x)) is None:
+            return NotImplemented
+        result = self._plain(aten._unsafe_view.default, x, size)  # noqa: SLF001
+        self._flat[result] = laid
+        return result
+
     def _gather(self, x: Tensor, dim: int, index: Tensor, **_: Any) -> Any:
         """What forward mode makes of a pooling: the tangent of the largest."""
         pooled = self._pooled.get(index)
         if pooled is None or dim != -1 or x.ndim != 3:
             return NotImplemented
-        return chosen(x.view(pooled.x.shape), pooled).view(index.shape)
+        laid = self._flat.get(x)
+        return chosen(x.view(pooled.x.shape) if laid is None else laid, pooled).view(index.shape)
 
     def _native_norm(
         self,
@@ -170,11 +188,13 @@ class Operators:
     ) -> Any:
         if self._as_it_is or (weight is not None and weight.dtype != x.dtype):
             return NotImplemented
+        read, before = self._biased.get(x) or (x, None)
         if not training:
             if running_mean is None or running_var is None:
                 return NotImplemented
-            return fixed_norm(x, weight, bias, running_mean, running_var, eps), x.new_empty(0), x.new_empty(0)
-        read, before = self._biased.get(x) or (x, None)
+            mean = running_mean if before is None else running_mean - before
+            y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=self._is_coarse(read))
+            return y, x.new_empty(0), x.new_empty(0)
         y, mean, var, invstd = batch_norm(read, weight, bias, eps, self._totals.get(read))
         self._normed[x] = read, mean
         mean = mean if before is None else mean + before
@@ -183,6 +203,10 @@ class Operators:
             follow(running_mean, mean, momentum)
             follow(running_var, var * (count / max(1, count - 1)), momentum)
         return y, mean, invstd
+
+    def _is_coarse(self, x: Tensor) -> bool:
+        """Whether these numbers were in bfloat16."""
+        return self._totals.get(x) is not None
 
     def _cudnn_norm(self, *args: Any, **kwargs: Any) -> Any:
         result = self._native_norm(*args, **kwargs)
@@ -205,7 +229,9 @@ class Operators:
         if self._as_it_is or not train or mean is None or invstd is None or mean.dtype != x.dtype:
             return NotImplemented
         x, mean = self._normed.get(x) or (x, mean)
-        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd, self._spread.get(grad))
+        by_x, by_weight, by_bias = batch_norm_backward(
+            grad, x, weight, mean, invstd, self._spread.get(grad), coarse=self._is_coarse(x)
+        )
         self._centred[by_x] = True
         return tuple(g if asked else None for g, asked in zip((by_x, by_weight, by_bias), wanted, strict=True))
 
