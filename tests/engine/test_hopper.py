@@ -5,18 +5,24 @@ from __future__ import annotations
 import dataclasses
 import re
 from operator import getitem
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import conv2d, conv_transpose2d, cross_entropy
 
-from metalabelnet.core.passes import low_precision, precision
+from metalabelnet.core.passes import forward, low_precision, precision, trainable
+from metalabelnet.core.products import Products, make_dual, unpack_dual
 from metalabelnet.engine import hopper
 from metalabelnet.engine.hopper import conv3x3, grad3x3
 from metalabelnet.engine.hopper.kernels import SHARED, compiles, product, shared_out, source
 from metalabelnet.engine.operators import Operators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LAYERS = [  # height, width, inputs, outputs
     (32, 32, 64, 64),
@@ -59,15 +65,15 @@ def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int,
     assert way.taps * way.matrices * layer[2] // 2 <= 128
 
 
-@pytest.mark.parametrize(("name", "count"), [("conv3x3", 12), ("grad3x3", 9)])
+@pytest.mark.parametrize(("name", "count"), [("conv3x3", 13), ("grad3x3", 9)])
 def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: int) -> None:
-    """Those of the plan, and for the convolution whether it adds up its outputs."""
+    """Those of the plan, and for the convolution whether it adds another, and what it adds up."""
     text = source(name, product(64, a_turned=False, b_turned=True))
     assert "m64n64k16" in text
     (arguments,) = re.findall(r"template <([^>]*)>\n__global__", text)
     assert len(arguments.split(",")) == count
     plan = dataclasses.fields(conv3x3.Plan if name == "conv3x3" else grad3x3.Plan)
-    assert count == len(plan) + (name == "conv3x3")
+    assert count == len(plan) + 2 * (name == "conv3x3")
 
 
 def test_a_kernel_that_cannot_be_made_is_left_to_the_library() -> None:
@@ -103,12 +109,36 @@ def test_totals_nobody_reads_are_not_added_up() -> None:
     operator = torch.ops.metalabelnet.conv3x3.default
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
-    one = graph.call_function(operator, (x, w, 8, False, True))
-    two = graph.call_function(operator, (x, w, 8, False, True))
+    rest = x, w, None, None
+    one = graph.call_function(operator, (x, w, 8, False, True, *rest))
+    two = graph.call_function(operator, (x, w, 8, False, True, *rest))
     taken = [graph.call_function(getitem, (one, 0)), graph.call_function(getitem, (two, 0))]
     graph.output((*taken, graph.call_function(getitem, (two, 1))))
     hopper.without_idle_totals(graph)
-    assert (one.args[-1], two.args[-1]) == (False, True)
+    assert one.args == (x, w, 8, False, False, x, None, None, None)
+    assert two.args == (x, w, 8, False, True, *rest)
+
+
+def _convolve(way: conv3x3.Plan, _: torch.device, plus: bool, summed: int) -> object:
+    """PyTorch in the place of one kernel."""
+
+    def run(grid: tuple[int, int], threads: int, x: Tensor, w: Tensor, y: Tensor, sums: Tensor, *more: Any) -> None:
+        added, other, slope, at_zero, images = more
+        assert threads == way.groups * 128
+        assert grid[1] == way.blocks
+        assert images == len(x) == len(y)
+        assert (plus, summed > 1, summed == 3) == tuple(t is not None for t in (added, other, slope))
+        weight = w.unflatten(1, (3, 3)).permute(0, 3, 1, 2).float()
+        convolved = conv_transpose2d if way.back else conv2d
+        weight = weight if way.back else weight[:, : x.shape[3]]
+        y.copy_(convolved(x.permute(0, 3, 1, 2).float(), weight, padding=1)[:, : y.shape[1]])
+        if plus:
+            y.add_(added)
+        assert len(sums) == (grid[0] if summed else 0)
+        if summed:
+            sums.copy_(torch.stack(_sums(y, other, slope, at_zero)) / len(sums))
+
+    return run
 
 
 @pytest.fixture
@@ -117,24 +147,6 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def takes_any(x: Tensor, weight: Tensor, *around: list[int]) -> bool:
         return x.dtype == torch.bfloat16 and weight.shape[2:] == (3, 3) and all({*numbers} == {1} for numbers in around)
-
-    def convolve(way: conv3x3.Plan, _: torch.device, totals: bool) -> object:
-        def run(
-            grid: tuple[int, int], threads: int, x: Tensor, w: Tensor, y: Tensor, sums: Tensor, images: int
-        ) -> None:
-            assert threads == way.groups * 128
-            assert grid[1] == way.blocks
-            assert images == len(x) == len(y)
-            weight = w.unflatten(1, (3, 3)).permute(0, 3, 1, 2).float()
-            convolved = conv_transpose2d if way.back else conv2d
-            weight = weight if way.back else weight[:, : x.shape[3]]
-            y.copy_(convolved(x.permute(0, 3, 1, 2).float(), weight, padding=1)[:, : y.shape[1]])
-            assert len(sums) == (grid[0] if totals else 0)
-            if totals:
-                parts = y.float().unsqueeze(0).expand(len(sums), *y.shape) / len(sums)
-                sums[:, 0], sums[:, 1] = parts.sum((1, 3, 4)), (y.float() * parts).sum((1, 3, 4))
-
-        return run
 
     def weigh(way: grad3x3.Plan, _: torch.device) -> object:
         def run(grid: tuple[int, int], threads: int, x: Tensor, grad: Tensor, parts: Tensor, images: int) -> None:
@@ -160,7 +172,7 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_works", lambda *_: True)
         monkeypatch.setattr(module, "processors", lambda _: 132)
         monkeypatch.setattr(module, "boxes", lambda x, _: x)
-    monkeypatch.setattr(conv3x3, "_kernel", convolve)
+    monkeypatch.setattr(conv3x3, "_kernel", _convolve)
     monkeypatch.setattr(grad3x3, "_kernel", weigh)
     monkeypatch.setattr(grad3x3, "_add_up", add_up)
 
@@ -170,17 +182,17 @@ def test_what_goes_to_the_kernels_and_what_comes_back() -> None:
     """With PyTorch in their place: the convolution, its totals, the way back, the gradient by weights."""
     x, grad = torch.randn(3, 72, 8, 8).bfloat16(), torch.randn(3, 24, 8, 8).bfloat16()
     weight = torch.randn(24, 72, 3, 3).bfloat16()
-    y, totals = hopper.convolution(x, weight)
-    assert _near(y, conv2d(x.float(), weight.float(), padding=1))
-    torch.testing.assert_close(totals.sum(0)[0], y.float().sum((0, 2, 3)), rtol=1e-3, atol=1e-2)
-    assert _near(hopper.back(grad, weight), conv_transpose2d(grad.float(), weight.float(), padding=1))
+    made = hopper.convolution(x, weight)
+    assert _near(made.y, conv2d(x.float(), weight.float(), padding=1))
+    for found, true in zip(made.totals(24), _sums(made.y, None, None, None), strict=True):
+        torch.testing.assert_close(found, true, rtol=1e-3, atol=1e-2)
+    assert _near(hopper.back(grad, weight).y, conv_transpose2d(grad.float(), weight.float(), padding=1))
     true = torch.nn.grad.conv2d_weight(x.float(), weight.shape, grad.float(), padding=1)
     torch.testing.assert_close(hopper.by_weight(x, grad), true, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.usefixtures("without_a_card")
-def test_a_recorded_step_is_the_same_with_them() -> None:
-    """Images of three channels, a layer of 20 (not by the eight), BatchNorm, pooling: loss and every gradient."""
+def _net() -> nn.Sequential:
+    """A layer of 20 (not by the eight), BatchNorm, pooling; for images of three channels."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
@@ -196,6 +208,44 @@ def test_a_recorded_step_is_the_same_with_them() -> None:
         nn.Flatten(),
         nn.Linear(24 * 64, 5),
     )
+    with torch.no_grad():
+        for layer in net:
+            if isinstance(layer, nn.BatchNorm2d):  # lines that are not all alike
+                layer.weight.copy_(torch.linspace(0.7, 1.5, len(layer.weight)))
+                layer.weight[3] *= -1
+                layer.bias.copy_(torch.linspace(0.3, -0.3, len(layer.bias)))
+    return net
+
+
+IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def _recorded(step: Callable[..., tuple[Tensor, ...]], *args: Tensor) -> tuple[list[fx.Node], tuple[Tensor, ...]]:
+    """The calls of our convolution in a recording, and what comes of it."""
+    table = Operators(tensor_cores=True).table
+    recording = make_fx(step, decomposition_table=table, tracing_mode="real")(*args)
+    recording.graph.eliminate_dead_code()
+    assert not any(node.target is torch.ops.aten.convolution.default for node in recording.graph.nodes)
+    with torch.no_grad():
+        result = recording(*args)
+    calls = [node for node in recording.graph.nodes if node.target is torch.ops.metalabelnet.conv3x3.default]
+    return calls, result
+
+
+def _about(node: fx.Node) -> tuple[bool, ...]:
+    """Whether a convolution goes back, sums squares, adds another, sums products, where a line is positive."""
+    return (*node.args[3:5], *(node.args[i] is not None for i in (5, 6, 7)))
+
+
+def _as_near(ours: Tensor, theirs: Tensor, exact: Tensor) -> bool:
+    """As near as the way in bfloat16 that is not recorded."""
+    return bool((ours - exact).norm() <= 1.3 * (theirs - exact).norm() + 0.01 * exact.norm() + 1e-3)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and every gradient; on the way back the kernel sums what BatchNorm asks for."""
+    net, x, y = _net(), IMAGES.contiguous(memory_format=torch.channels_last), torch.arange(8) % 5
     weights = list(net.parameters())
 
     def plain(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -207,18 +257,43 @@ def test_a_recorded_step_is_the_same_with_them() -> None:
         with low_precision(on=True):
             return plain(x, y)
 
-    x, y = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
-    x = x.contiguous(memory_format=torch.channels_last)
-    table = Operators(tensor_cores=True).table
-    recording = make_fx(step, decomposition_table=table, tracing_mode="real")(x, y)
-    called = [node.target for node in recording.graph.nodes]
-    assert called.count(torch.ops.metalabelnet.conv3x3.default) == 5  # three, and back through two
-    assert called.count(torch.ops.metalabelnet.grad3x3.default) == 3
-    assert torch.ops.aten.convolution.default not in called
-    with torch.no_grad():
-        recorded = recording(x, y)
+    calls, recorded = _recorded(step, x, y)
+    convolves, back = (False, True, False, False, False), (True, False, False, True, True)
+    assert [_about(call) for call in calls] == [convolves] * 3 + [back] * 2
     for ours, theirs, exact in zip(recorded, step(x, y), plain(x, y), strict=True):
-        assert (ours - exact).norm() <= 1.3 * (theirs - exact).norm() + 0.01 * exact.norm() + 1e-3
+        assert _as_near(ours, theirs, exact)
+    monkeypatch.setattr(Operators, "_anew", lambda *_: None)
+    calls, summed_apart = _recorded(step, x, y)
+    assert not any(call.args[6] for call in calls)
+    for ours, theirs in zip(recorded, summed_apart, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_a_recorded_tangent_is_the_same_with_them() -> None:
+    """The second of two products adds the first, and sums what BatchNorm asks for."""
+    net, x = _net(), IMAGES.contiguous(memory_format=torch.channels_last)
+    theta = trainable(net)
+    g = torch.Generator().manual_seed(1)
+    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
+
+    def plain(x: Tensor) -> tuple[Tensor, ...]:
+        products, same = Products(), {"seed": 0, "update_statistics": False}
+        logits = forward(net, x, theta, **same, products=products)
+        with forward_ad.dual_level():
+            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
+            tangents = unpack_dual(forward(net, x, duals, **same, products=products)).tangent
+        return logits.detach(), tangents.detach()
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with low_precision(on=True):
+            return plain(x)
+
+    calls, recorded = _recorded(step, x)
+    summed, added = (False, False, False, True, False), (False, False, True, True, False)
+    assert [_about(call) for call in calls if call.args[6] is not None] == [summed, added, added]  # images stay
+    for ours, theirs, exact in zip(recorded, step(x), plain(x), strict=True):
+        assert _as_near(ours, theirs, exact)
 
 
 @pytest.fixture
@@ -239,6 +314,15 @@ def _near(found: Tensor, true: Tensor) -> bool:
     return torch.allclose(found.float(), true.float(), rtol=2**-8, atol=1e-3 * true.abs().max().item())
 
 
+def _sums(y: Tensor, other: Tensor | None, slope: Tensor | None, at_zero: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What the kernel adds up, over all pixels."""
+    y = y.float()
+    with_other = y if other is None else other.float()
+    if slope is not None and at_zero is not None:
+        y = y * (with_other * slope.view(-1, 1, 1) + at_zero.view(-1, 1, 1) > 0)
+    return y.sum((0, 2, 3)), (y * with_other).sum((0, 2, 3))
+
+
 AROUND = [1, 1], [1, 1], [1, 1]  # stride, padding, dilation
 
 
@@ -253,9 +337,9 @@ def test_the_kernel_convolves(card: torch.Generator, layer: tuple[int, int, int,
     with torch.backends.cudnn.flags(allow_tf32=False):
         true = conv2d(x.float(), weight.float(), padding=1)
     for _ in range(2):
-        y, totals = hopper.convolution(x, weight)
+        y, sums, *_ = hopper.convolution(x, weight)
         assert _near(y, true)
-        total, squares = totals.double().sum(0)
+        total, squares = sums.double().sum(0)
         size = y.double().abs().sum((0, 2, 3)).max().item()
         assert torch.allclose(total, y.double().sum((0, 2, 3)), rtol=0, atol=1e-5 * size)
         assert torch.allclose(squares, y.double().square().sum((0, 2, 3)), rtol=1e-4)
@@ -272,7 +356,30 @@ def test_the_kernel_goes_back(card: torch.Generator, layer: tuple[int, int, int,
     with torch.backends.cudnn.flags(allow_tf32=False):
         true = conv_transpose2d(grad.float(), weight.float(), padding=1)
     for _ in range(2):
-        assert _near(hopper.back(grad, weight), true)
+        assert _near(hopper.back(grad, weight).y, true)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_the_kernel_adds_and_adds_up(card: torch.Generator, layer: tuple[int, int, int, int], back: bool) -> None:
+    """Another tensor; products with a third, in all places or where a line is positive."""
+    height, width, inputs, outputs = layer
+    if back:
+        made = hopper.back(_draw(card, 37, outputs, height, width), _draw(card, outputs, inputs, 3, 3))
+    else:
+        made = hopper.convolution(_draw(card, 37, inputs, height, width), _draw(card, outputs, inputs, 3, 3))
+    plus, other = (30 * _draw(card, *made.y.shape) for _ in range(2))
+    slope, at_zero = (_draw(card, made.y.shape[1], 1, 1, 1).float().flatten() for _ in range(2))
+    both = made.again(plus=plus)
+    assert _near(both.y, made.y.float() + plus.float())
+    line = hopper.Line(other, slope, at_zero)
+    for found, along in ((both.again(other=other), ()), (both.again(positive=line), (slope, at_zero))):
+        assert torch.equal(found.y, both.y)
+        true = _sums(both.y.double(), other, *(along or (None, None)))
+        sizes = _sums(both.y.double().abs(), other.abs(), None, None)
+        for ours, theirs, size in zip(found.totals(made.y.shape[1]), true, sizes, strict=True):
+            assert torch.allclose(ours.double(), theirs.double(), rtol=0, atol=1e-5 * size.max().item())
 
 
 @pytest.mark.gpu

@@ -25,35 +25,35 @@ EIGHT = 8
 FEW = 4  # channels of an image, not of a layer
 
 
-def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, hopper.Made | None]:
     """A convolution without bias: by our own kernel, a product of patches, or by the library, over eights of channels.
 
-    Where they come with it, also the totals over samples and places of its outputs and of their squares.
+    Where it is our own, also what the kernel made.
     """
     outputs = len(weight)
     stride, padding, dilation, transposed, _, groups = rest
     if transposed or groups != 1:
         return aten.convolution.default(x, weight, None, *rest), None
     by_eights = _samples(x), by_eight(weight, 0, 1)
-    totals: tuple[Tensor, Tensor] | None = None
+    made = None
     if hopper.takes(*by_eights, stride, padding, dilation, back=False):
-        y, parts = hopper.convolution(*by_eights)
-        totals = parts[:, 0, :outputs].sum(0), parts[:, 1, :outputs].sum(0)
+        made = hopper.convolution(*by_eights)
+        y = made.y
     elif _few(weight, dilation):
         rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
         height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
         return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2), None
     else:
         y = aten.convolution.default(*by_eights, None, *rest)
-    return y[:, :outputs] if outputs % EIGHT else y, totals
+    return y[:, :outputs] if outputs % EIGHT else y, made
 
 
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any]:
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any, hopper.Made | None]:
     """Its gradients by samples and weights in the same way."""
     outputs, inputs = weight.shape[:2]
     _, stride, padding, dilation, transposed, output_padding, groups, wanted = rest
     if transposed or groups != 1:
-        return NotImplemented, None
+        return NotImplemented, None, None
     around, by_eights = (stride, padding, dilation), (by_eight(grad, 1), _samples(x), by_eight(weight, 0, 1))
     back = wanted[0] and hopper.takes(by_eights[0], by_eights[2], *around, back=True)
     weigh = wanted[1] and hopper.takes_by_weight(*by_eights[1:], *around)
@@ -61,9 +61,9 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
         by_patch = grad.permute(0, 2, 3, 1).reshape(-1, outputs).t() @ patches(x, weight, stride, padding)
         high, wide = weight.shape[2:]
         by_weight = by_patch[:, : weight[0].numel()].reshape(outputs, high, wide, inputs)
-        return None, by_weight.permute(0, 3, 1, 2)
+        return None, by_weight.permute(0, 3, 1, 2), None
     if not (back or weigh or outputs % EIGHT or inputs % EIGHT):
-        return NotImplemented, None
+        return NotImplemented, None, None
     grad, x, weight = by_eights
     mask = [wanted[0] and not back, wanted[1] and not weigh, False]
     found: Any = (None, None, None)
@@ -72,8 +72,9 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
         found = aten.convolution_backward.default(grad, x, weight, *rest)
     # Weights first: the gradient by samples is read next, and should still be near.
     by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else found[1]
-    by_x = hopper.back(grad, weight) if back else found[0]
-    return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None
+    made = hopper.back(grad, weight) if back else None
+    by_x = found[0] if made is None else made.y
+    return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None, made
 
 
 def _samples(x: Tensor) -> Tensor:

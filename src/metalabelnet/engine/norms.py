@@ -55,31 +55,42 @@ def fixed_norm(
     return _line(x, mean, _scale(weight, (var + eps).rsqrt()), bias, coarse=coarse)
 
 
+def gradient_sums(
+    grad: Tensor, x: Tensor, mean: Tensor, pooling: tuple[Tensor, Pooled] | None = None
+) -> tuple[Tensor, Tensor]:
+    """For every channel the sums of ∂y and of ∂y (x − mean).
+
+    Behind a pooling all but one pixel of each window have no gradient: its sums go over the windows.
+    """
+    places, centred = _places(x), x - by_channel(mean, x)
+    if pooling is None:
+        return grad.sum(places), (grad * centred).sum(places)
+    by_window, pooled = pooling
+    return by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
+
+
 def batch_norm_backward(
     grad: Tensor,
     x: Tensor,
     weight: Tensor | None,
     mean: Tensor,
     invstd: Tensor,
-    pooling: tuple[Tensor, Pooled] | None = None,
+    sums: tuple[Tensor, Tensor],
     *,
     coarse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by x, weight and bias where the statistics are the batch's.
-
-    Behind a pooling all but one pixel of each window have no gradient: its sums go over the windows.
-    """
-    places, count = _places(x), x.numel() // x.shape[1]
-    centred = x - by_channel(mean, x)
-    if pooling is None:
-        total, dot = grad.sum(places), (grad * centred).sum(places)
-    else:
-        by_window, pooled = pooling
-        total, dot = by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
+    """The gradients by x, weight and bias where the statistics are the batch's."""
+    count, (total, dot) = x.numel() // x.shape[1], sums
     s = _scale(weight, invstd)
     m, c = total * s / count, dot * invstd * invstd * s / count
     by_x = grad * by_channel(s, x) + _line(x, mean, -c, -m, coarse=coarse)
     return by_x, dot * invstd, total
+
+
+def line(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers s and t of y = x s + t."""
+    slope = _scale(weight, invstd)
+    return slope, _at_zero(mean, slope, bias)
 
 
 @torch.no_grad()
@@ -96,10 +107,13 @@ def _line(x: Tensor, mean: Tensor, slope: Tensor, height: Tensor | None, *, coar
     """For every channel the line of this slope that has this height, or none, where x is the mean."""
     slope = kept(slope)
     if coarse:
-        at_zero = -mean * slope if height is None else height - mean * slope
-        return x * by_channel(slope, x) + by_channel(kept(at_zero), x)
+        return x * by_channel(slope, x) + by_channel(_at_zero(mean, slope, height), x)
     y = (x - by_channel(mean, x)) * by_channel(slope, x)
     return y if height is None else y + by_channel(kept(height), x)
+
+
+def _at_zero(mean: Tensor, slope: Tensor, height: Tensor | None) -> Tensor:
+    return kept(-mean * slope if height is None else height - mean * slope)
 
 
 def _places(x: Tensor) -> list[int]:

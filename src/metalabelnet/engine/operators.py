@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from metalabelnet.engine.convolutions import convolution, convolution_backward
-from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow
+from metalabelnet.engine import hopper
+from metalabelnet.engine.convolutions import by_eight, convolution, convolution_backward
+from metalabelnet.engine.kept import kept
+from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow, gradient_sums, line
 from metalabelnet.engine.pooling import Pooled, chosen, max_pool, spread
 
 if TYPE_CHECKING:
@@ -39,6 +41,11 @@ class Known:
 
     def __setitem__(self, tensor: Tensor, what: Any) -> None:
         self._found[_place(tensor)] = tensor, what, _versions(tensor, what)
+
+    def after_writing(self, tensor: Tensor, what: Any) -> None:
+        """Of a tensor that an operator has written into: PyTorch counts that when the operator is through."""
+        version, *others = _versions(tensor, what)
+        self._found[_place(tensor)] = tensor, what, [version + 1, *others]
 
     def get(self, tensor: Tensor) -> Any:
         """What is known of this tensor, or None."""
@@ -63,7 +70,9 @@ class Operators:
         self.tensor_cores = tensor_cores
         self._centred = Known()  # what sums to zero over samples and places
         self._biased = Known()  # what came before a bias was added, and the bias
-        self._totals = Known()  # totals over samples and places of what a convolution gave, and of its squares
+        self._made = Known()  # what a kernel of ours made, by what a convolution or its way back gave
+        self._lined = Known()  # BatchNorm's line over what such a kernel made, by what came out, pooled or not
+        self._masked = Known()  # what such a kernel made, the line, and what came out, by a ReLU's gradient
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
         self._pooled = Known()  # a pooling, by its indices in any view
@@ -83,6 +92,8 @@ class Operators:
             aten.cudnn_batch_norm.default: self._cudnn_norm,
             aten.native_batch_norm_backward.default: self._native_norm_backward,
             aten.cudnn_batch_norm_backward.default: self._cudnn_norm_backward,
+            aten.add_.Tensor: self._add_,
+            aten.copy_.default: self._copy_,
             aten._to_copy.default: self._to_copy,  # noqa: SLF001 (its only name)
             aten.convolution_backward.default: self._convolution_backward,
         }
@@ -109,12 +120,17 @@ class Operators:
         if threshold == 0 and (found := self._spread.get(grad)) is not None:
             by_window, pooled = found
             if _place(pooled.x) == _place(y):  # the largest was kept if its window's value is positive
-                by_window = self._plain(aten.threshold_backward.default, by_window, pooled.y, 0)
-                return self._spread_over(by_window, pooled)
+                return self._spread_over(self._rectify(by_window, pooled.y), pooled)
         before = self._rectified.get(y)
         if threshold == 0 and before is not None:
-            y = before
+            return self._rectify(grad, before)
         return self._plain(aten.threshold_backward.default, grad, y, threshold)
+
+    def _rectify(self, grad: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = self._plain(aten.threshold_backward.default, grad, y, 0)
+        if (made := self._made.get(grad)) is not None and (along := self._lined.get(y)) is not None:
+            self._masked[result] = made, along, y
+        return result
 
     def _max_pool(
         self,
@@ -132,6 +148,9 @@ class Operators:
             return NotImplemented
         pooled = max_pool(x, (high, wide))
         self._pooled[pooled.indices] = pooled
+        if (before := self._rectified.get(x)) is not None and (along := self._lined.get(before)) is not None:
+            of = kept(by_eight(chosen(along.of[:, : x.shape[1]], pooled), 1))
+            self._lined[pooled.y] = along._replace(of=of)
         return pooled.y, pooled.indices
 
     def _max_pool_backward(self, grad: Tensor, x: Tensor, *rest: Any) -> Any:
@@ -188,15 +207,18 @@ class Operators:
     ) -> Any:
         if self._as_it_is or (weight is not None and weight.dtype != x.dtype):
             return NotImplemented
-        read, before = self._biased.get(x) or (x, None)
         if not training:
             if running_mean is None or running_var is None:
                 return NotImplemented
-            mean = running_mean if before is None else running_mean - before
+            read, mean = self._without_bias(x, running_mean)
             y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=self._is_coarse(read))
             return y, x.new_empty(0), x.new_empty(0)
-        y, mean, var, invstd = batch_norm(read, weight, bias, eps, self._totals.get(read))
+        read, before = self._biased.get(x) or (x, None)
+        made = self._made.get(read)
+        y, mean, var, invstd = batch_norm(read, weight, bias, eps, made and made.totals(x.shape[1]))
         self._normed[x] = read, mean
+        if made is not None:
+            self._lined[y] = hopper.Line(made.y, *line(weight, bias, mean, invstd))
         mean = mean if before is None else mean + before
         count = x.numel() // x.shape[1]
         if running_mean is not None and running_var is not None:
@@ -204,9 +226,14 @@ class Operators:
             follow(running_var, var * (count / max(1, count - 1)), momentum)
         return y, mean, invstd
 
+    def _without_bias(self, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """What was there before a bias was added, and its mean."""
+        read, before = self._biased.get(x) or (x, None)
+        return read, mean if before is None else mean - before
+
     def _is_coarse(self, x: Tensor) -> bool:
         """Whether these numbers were in bfloat16."""
-        return self._totals.get(x) is not None
+        return self._made.get(x) is not None
 
     def _cudnn_norm(self, *args: Any, **kwargs: Any) -> Any:
         result = self._native_norm(*args, **kwargs)
@@ -228,12 +255,33 @@ class Operators:
     ) -> Any:
         if self._as_it_is or not train or mean is None or invstd is None or mean.dtype != x.dtype:
             return NotImplemented
-        x, mean = self._normed.get(x) or (x, mean)
-        by_x, by_weight, by_bias = batch_norm_backward(
-            grad, x, weight, mean, invstd, self._spread.get(grad), coarse=self._is_coarse(x)
-        )
+        x, mean = self._normed.get(x) or self._without_bias(x, mean)
+        if not any(wanted[1:]):  # the same bias in all places changes nothing then
+            grad, _ = self._biased.get(grad) or (grad, None)
+        if (found := self._anew(grad, x)) is None:
+            sums = gradient_sums(grad, x, mean, self._spread.get(grad))
+        else:
+            grad, (total, dot) = found
+            sums = total, dot - mean * total
+        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd, sums, coarse=self._is_coarse(x))
         self._centred[by_x] = True
         return tuple(g if asked else None for g, asked in zip((by_x, by_weight, by_bias), wanted, strict=True))
+
+    def _anew(self, grad: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]] | None:
+        """What came to BatchNorm, said again so that the kernel that made it sums it and its products with x."""
+        by_window, pooled = self._spread.get(grad) or (grad, None)
+        channels = x.shape[1]
+        if (found := self._masked.get(by_window)) is not None:
+            made, along, y = found
+            made = made.again(positive=along)
+            result = self._plain(aten.threshold_backward.default, made.y[:, :channels], y, 0)
+            result = result if pooled is None else spread(result, pooled)
+        elif (made := self._made.get(grad)) is not None and (values := self._made.get(x)) is not None:
+            made = made.again(other=values.y)
+            result = made.y[:, :channels]
+        else:
+            return None
+        return result.to(grad.dtype), made.totals(channels)
 
     def _cudnn_norm_backward(
         self,
@@ -251,7 +299,7 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        known = self._centred, self._biased, self._totals, self._spread
+        known = self._centred, self._biased, self._made, self._lined, self._masked, self._spread
         if self._as_it_is or all(of.get(x) is None for of in known):
             return NotImplemented
         return self._copied(x, **kwargs)
@@ -263,24 +311,55 @@ class Operators:
             self._centred[result] = True
         if (biased := self._biased.get(x)) is not None:
             self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
-        if (totals := self._totals.get(x)) is not None:
-            self._totals[result] = totals
+        for known in (self._made, self._lined, self._masked):
+            if (what := known.get(x)) is not None:
+                known[result] = what
         if (found := self._spread.get(x)) is not None:
             by_window, pooled = found
             self._spread[result] = self._copied(by_window, **kwargs), pooled
         return result
 
+    def _copy_(self, x: Tensor, y: Tensor, *rest: Any) -> Any:
+        """Forward mode lays tangents as the values lie."""
+        made, biased = self._made.get(y), self._biased.get(y)
+        if self._as_it_is or (made is None and biased is None) or (x.shape, x.dtype) != (y.shape, y.dtype):
+            return NotImplemented
+        self._plain(aten.copy_.default, x, y, *rest)
+        if made is not None:
+            self._made.after_writing(x, made)
+        if biased is not None:
+            self._biased.after_writing(x, biased)
+        return x
+
     def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
         if self._as_it_is:
             return NotImplemented
-        y, totals = self._plain(convolution, x, weight, *rest)
-        if totals is not None:
-            self._totals[y] = totals
+        y, made = self._plain(convolution, x, weight, *rest)
+        if made is not None:
+            self._made[y] = made
         if bias is None:
             return y
         result = y + bias.view(-1, *(1,) * (y.ndim - 2))
         self._biased[result] = y, bias
         return result
+
+    def _add_(self, x: Tensor, y: Any, *, alpha: float = 1) -> Any:
+        """The tangent of a convolution, of two: the second kernel adds the first."""
+        if not isinstance(y, Tensor):
+            return NotImplemented
+        read, bias = self._biased.get(y) or (y, None)
+        first, second = self._made.get(x), self._made.get(read)
+        if first is None or second is None or alpha != 1 or first.y.shape != second.y.shape:
+            return NotImplemented
+        made = second.again(plus=first.again().y)  # x itself is written into
+        both = made.y[:, : x.shape[1]]
+        self._made[both] = made
+        x.copy_(both if bias is None else both + bias.view(-1, 1, 1))
+        if bias is None:
+            self._made.after_writing(x, made)
+        else:
+            self._biased.after_writing(x, (both, bias))
+        return x
 
     def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
         if self._as_it_is:
@@ -290,10 +369,12 @@ class Operators:
         if wanted[2]:
             places = [d for d in range(grad.ndim) if d != 1]
             by_bias = grad.new_zeros(grad.shape[1]) if self._centred.get(grad) else grad.sum(places)
-        by_x, by_weight = NotImplemented, None
+        by_x, by_weight, made = NotImplemented, None, None
         if self.tensor_cores:
-            by_x, by_weight = self._plain(convolution_backward, grad, x, weight, *rest)
+            by_x, by_weight, made = self._plain(convolution_backward, grad, x, weight, *rest)
         if by_x is NotImplemented:
             rest = (None, *rest[1:-1], [wanted[0], wanted[1], False])
             by_x, by_weight, _ = self._plain(aten.convolution_backward.default, grad, x, weight, *rest)
+        if made is not None:
+            self._made[by_x] = made
         return by_x, by_weight, by_bias

@@ -15,19 +15,32 @@ __device__ __forceinline__ u32 two(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
+// Four bytes, or as many times four as there are: the compiler knows which.
+__device__ __forceinline__ void load(const void* from, void* to, int count) {
+    u32* v = (u32*)to;
+#pragma unroll
+    for (int i = 0; i < count; i += 4)
+        if (count > 2)
+            asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v[i]), "=r"(v[i + 1]), "=r"(v[i + 2]), "=r"(v[i + 3]) : "l"((const u32*)from + i));
+        else
+            for (int k = 0; k < count; k++)
+                asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[k]) : "l"((const u32*)from + k));
+}
 __device__ __forceinline__ void store16(void* to, const u32* v) {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
                  : "memory");
 }
-// Two lanes add up twice `left` numbers each, and each goes on with half of them: from which on, is what comes back.
-template <int left> __device__ __forceinline__ int fold(float* numbers, int lane, int apart) {
+// Two lanes add up twice `left` numbers each, and each goes on with half of them: the upper lane with the upper half.
+template <int left> __device__ __forceinline__ void fold(float* numbers, int lane, int apart) {
     const bool upper = lane & apart;
 #pragma unroll
     for (int i = 0; i < left; i++) {
         const float low = numbers[i], high = numbers[i + left];
         numbers[i] = (upper ? high : low) + __shfl_xor_sync(~0u, upper ? low : high, apart);
     }
-    return upper ? left : 0;
 }
 
 // HEIGHT, WIDTH, IN, OUT   of the images
@@ -38,12 +51,18 @@ template <int left> __device__ __forceinline__ int fold(float* numbers, int lane
 // BUFFERS                  tiles of a warpgroup that are there at a time
 // BACK                     from the gradient by what comes out of a convolution to that by what went in: the weights are
 //                          those of that convolution, from IN outputs to OUT inputs
-// TOTALS                   whether to add up each output, and its squares, over the pixels of a block
+// PLUS                     whether to add `plus` to what comes out
+// SUMMED                   what to add up for each output over the pixels of a block: nothing, or the output itself and
+//                          SQUARES   its square
+//                          PRODUCTS  its product with `other`
+//                          POSITIVE  likewise, only where the line slope * other + at_zero is above zero
+enum { NOTHING, SQUARES, PRODUCTS, POSITIVE };
 template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int GROUPS, int ROWS, int COLUMNS, int STAGES, int BUFFERS,
-          bool BACK, bool TOTALS>
+          bool BACK, bool PLUS, int SUMMED>
 __global__ void __launch_bounds__(GROUPS * 128)
     conv3x3(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* __restrict__ y,
-            float* __restrict__ totals, int images) {
+            float* __restrict__ totals, const u16* __restrict__ plus, const u16* __restrict__ other,
+            const float* __restrict__ slope, const float* __restrict__ at_zero, int images) {
     constexpr int PANELS = (IN + 63) / 64, LAST = (IN - (PANELS - 1) * 64 + 15) / 16, PARTS = 9 * PANELS;
     constexpr int PITCH = COLUMNS + 2, PIXELS = (ROWS + 2) * PITCH, ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS;
     constexpr int PATCHES = ROWS * COLUMNS / 64;
@@ -101,8 +120,8 @@ __global__ void __launch_bounds__(GROUPS * 128)
         bring_weights(free, (done + STAGES) % PARTS);
     };
 
-    constexpr int SUMS = (N / 2 + 7) / 8 * 8;  // of this lane: for each of its outputs a total and one of squares
-    float total[TOTALS ? SUMS : 1] = {};
+    const int quarter = lane % 4;
+    float total[SUMMED ? (N + 31) / 32 * 2 : 1] = {};  // of each four eights two of the sixteen: the lanes share them
     for (int turn = 0; turn < turns; turn++) {
         const int tile = turn * step + blockIdx.x * GROUPS + group, buffer = turn % BUFFERS;
         if (STAY && tile >= tiles) break;
@@ -140,57 +159,83 @@ __global__ void __launch_bounds__(GROUPS * 128)
         }
         if (tile >= tiles) break;
 
-        const int quarter = lane % 4;
+        size_t pixels[PATCHES][2];  // those of this lane
 #pragma unroll
         for (int m = 0; m < PATCHES; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int row = tile / ACROSS % DOWN * ROWS + m / (COLUMNS / 8) * 8 + thread % 128 / 32 * 2 + half;
                 const int column = tile % ACROSS * COLUMNS + m % (COLUMNS / 8) * 8 + lane / 4;
-                const size_t pixel = (size_t)(tile / (DOWN * ACROSS) * HEIGHT + row) * WIDTH + column;
-                u16* to = y + pixel * OUT + blockIdx.y * N;
+                pixels[m][half] = (size_t)(tile / (DOWN * ACROSS) * HEIGHT + row) * WIDTH + column;
+            }
 #pragma unroll
-                for (int j = 0; j < N / 8; j += 4) {
+        for (int j = 0; j < N / 8; j += 4) {
+            const bool whole = j + 4 <= N / 8;  // four eights, of which each lane goes on with one
+            const int pieces = whole ? 1 : N / 8 - j, words = whole ? 4 : 1;  // of what it has of a pixel
+            const int output = blockIdx.y * N + j * 8 + quarter * words * 2;
+            u32 p[PATCHES][2][4], o[PATCHES][2][4];
+            float slopes[8], heights[8], here[16] = {};  // of eight outputs the totals, then the others
+#pragma unroll
+            for (int i = 0; i < pieces; i++) {
+                if (OUT % N && output + i * 8 >= OUT) continue;
+                if (SUMMED == POSITIVE) {
+                    load(slope + output + i * 8, slopes + 2 * i, 2 * words);
+                    load(at_zero + output + i * 8, heights + 2 * i, 2 * words);
+                }
+#pragma unroll
+                for (int m = 0; m < PATCHES; m++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const size_t at = pixels[m][half] * OUT + output + i * 8;
+                        if (PLUS) load(plus + at, p[m][half] + i, words);
+                        if (SUMMED > SQUARES) load(other + at, o[m][half] + i, words);
+                    }
+            }
+#pragma unroll
+            for (int m = 0; m < PATCHES; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
                     u32 v[4];
 #pragma unroll
-                    for (int i = 0; i < 4 && j + i < N / 8; i++) {
-                        const int at = 4 * (j + i) + 2 * half;
-                        v[i] = two(sums[m][at], sums[m][at + 1]);
-                        if (TOTALS) {
-                            const float low = __uint_as_float(v[i] << 16), high = __uint_as_float(v[i] & 0xFFFF0000u);
-                            total[2 * (j + i)] += low, total[N / 4 + 2 * (j + i)] += low * low;
-                            total[2 * (j + i) + 1] += high, total[N / 4 + 2 * (j + i) + 1] += high * high;
-                        }
-                    }
-                    if (j + 4 <= N / 8) {
-                        // Four lanes hold two outputs each of four eights. Turned, each holds one eight.
+                    for (int i = 0; i < 4 && j + i < N / 8; i++)
+                        v[i] = two(sums[m][4 * (j + i) + 2 * half], sums[m][4 * (j + i) + 2 * half + 1]);
+                    if (whole) {  // four lanes hold two outputs each of four eights; turned, each holds one eight
                         u32 t;
                         t = __shfl_xor_sync(~0u, quarter & 1 ? v[0] : v[1], 1), (quarter & 1 ? v[0] : v[1]) = t;
                         t = __shfl_xor_sync(~0u, quarter & 1 ? v[2] : v[3], 1), (quarter & 1 ? v[2] : v[3]) = t;
                         t = __shfl_xor_sync(~0u, quarter & 2 ? v[0] : v[2], 2), (quarter & 2 ? v[0] : v[2]) = t;
                         t = __shfl_xor_sync(~0u, quarter & 2 ? v[1] : v[3], 2), (quarter & 2 ? v[1] : v[3]) = t;
-                        const int output = (j + quarter) * 8;
-                        if (OUT % N == 0 || (int)blockIdx.y * N + output < OUT) store16(to + output, v);
-                    } else {
-#pragma unroll
-                        for (int i = 0; j + i < N / 8; i++) {
-                            const int output = (j + i) * 8 + quarter * 2;
-                            if (OUT % N == 0 || (int)blockIdx.y * N + output < OUT) *(u32*)(to + output) = v[i];
-                        }
                     }
+#pragma unroll
+                    for (int i = 0; i < 4 && j + i < N / 8; i++) {
+                        if (OUT % N && output + (whole ? 0 : i * 8) >= OUT) continue;
+                        if (PLUS) v[i] = two(low(v[i]) + low(p[m][half][i]), high(v[i]) + high(p[m][half][i]));
+                        const u32 with = SUMMED > SQUARES ? o[m][half][i] : v[i];
+                        const float out[2] = {low(v[i]), high(v[i])}, its[2] = {low(with), high(with)};
+#pragma unroll
+                        for (int k = 2 * i; k < 2 * i + 2 && SUMMED; k++) {
+                            const bool counts = SUMMED != POSITIVE || slopes[k] * its[k % 2] + heights[k] > 0.f;
+                            here[k] += counts ? out[k % 2] : 0.f, here[8 + k] += counts ? out[k % 2] * its[k % 2] : 0.f;
+                        }
+                        if (!whole) *(u32*)(y + pixels[m][half] * OUT + output + i * 8) = v[i];
+                    }
+                    if (whole && (OUT % N == 0 || output < OUT)) store16(y + pixels[m][half] * OUT + output, v);
                 }
+            if (SUMMED) {
+                fold<8>(here, lane, 4), fold<4>(here, lane, 8), fold<2>(here, lane, 16);
+                total[j / 2] += here[0], total[j / 2 + 1] += here[1];
             }
+        }
     }
-    if constexpr (TOTALS) {  // over the lanes of a warp, then over the warps, always in the same order
+    if constexpr (SUMMED) {  // over the lanes of a warp, then over the warps, always in the same order
         float* by_warp = (float*)(shared + (barriers + 16 * STAGES + 8 * GROUPS * BUFFERS + 15) / 16 * 16 -
                                   (u32)__cvta_generic_to_shared(shared));
-        int first = fold<SUMS / 2>(total, lane, 4);
-        first += fold<SUMS / 4>(total, lane, 8);
-        first += fold<SUMS / 8>(total, lane, 16);
+        const int first = (lane & 4 ? 8 : 0) + (lane & 8 ? 4 : 0) + (lane & 16 ? 2 : 0);
 #pragma unroll
-        for (int i = 0; i < SUMS / 8; i++) {
-            const int k = first + i, output = k % (N / 4) / 2 * 8 + lane % 4 * 2 + k % (N / 4) % 2;
-            if (k < N / 2) by_warp[thread / 32 * 2 * N + k / (N / 4) * N + output] = total[i];
+        for (int i = 0; i < (N + 31) / 32 * 2; i++) {
+            const int j = i / 2 * 4, k = (first + i % 2) % 8;
+            const int output = j + 4 <= N / 8 ? (j + quarter) * 8 + k : (j + k / 2) * 8 + quarter * 2 + k % 2;
+            if (output < N) by_warp[thread / 32 * 2 * N + (first >= 8 ? N : 0) + output] = total[i];
         }
         __syncthreads();
         for (int i = thread; i < 2 * N; i += GROUPS * 128) {

@@ -1,13 +1,14 @@
 """The convolution, and the way back: how the kernel in `conv3x3.cu` goes about a layer, and an operator for recordings.
 
-It also adds up its outputs and their squares on the way, which BatchNorm would read all of them again for.
+On the way it adds up what BatchNorm would read everything again for. What that is shows later, when BatchNorm is come
+to: then the recording says the convolution again, with more, and the first one is read by nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -97,23 +98,72 @@ def takes(
     return way is not None and _works(way, x.device)
 
 
-def convolution(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution, and the totals over pixels of its outputs and of their squares: [blocks, 2, outputs]."""
-    y, totals = _conv3x3(last(x), _in_rows(weight), len(weight), False, True)  # noqa: FBT003
-    return y, totals
+class Line(NamedTuple):
+    """For every output a line over other numbers, of the same form as what comes out."""
+
+    of: Tensor
+    slope: Tensor
+    at_zero: Tensor
 
 
-def back(grad: Tensor, weight: Tensor) -> Tensor:
-    """From the gradient by what comes out of the convolution to the gradient by what went in."""
-    by_x: Tensor = _conv3x3(last(grad), _in_rows(weight), weight.shape[1], True, False)[0]  # noqa: FBT003
-    return by_x
+class Made(NamedTuple):
+    """What the kernel gives, and of what it is made.
+
+    sums   of the outputs, and of their squares or products, over parts of the pixels: [parts, 2, outputs]
+    """
+
+    y: Tensor
+    sums: Tensor
+    x: Tensor
+    weight: Tensor
+    back: bool
+    plus: Tensor | None
+
+    def again(self, *, plus: Tensor | None = None, other: Tensor | None = None, positive: Line | None = None) -> Made:
+        """The same plus another tensor, summed with its products with another, or only where a line is positive."""
+        plus = self.plus if plus is None else plus
+        of, outputs = (self.x, self.weight), self.y.shape[1]
+        if positive is None:
+            return _made(*of, outputs, plus, other, back=self.back)
+        slope, at_zero = (pad(each, [0, outputs - len(each)]) for each in positive[1:])
+        return _made(*of, outputs, plus, positive.of, slope, at_zero, back=self.back)
+
+    def totals(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """The sums over all pixels, for each of so many outputs."""
+        return self.sums[:, 0, :outputs].sum(0), self.sums[:, 1, :outputs].sum(0)
+
+
+def convolution(x: Tensor, weight: Tensor) -> Made:
+    """The convolution; its sums are with squares."""
+    return _made(last(x), _in_rows(weight), len(weight), squares=True)
+
+
+def back(grad: Tensor, weight: Tensor) -> Made:
+    """From the gradient by what comes out of the convolution to the gradient by what went in; without sums."""
+    return _made(last(grad), _in_rows(weight), weight.shape[1], back=True)
+
+
+def _made(
+    x: Tensor,
+    weight: Tensor,
+    outputs: int,
+    plus: Tensor | None = None,
+    other: Tensor | None = None,
+    slope: Tensor | None = None,
+    at_zero: Tensor | None = None,
+    *,
+    back: bool = False,
+    squares: bool = False,
+) -> Made:
+    y, sums = _conv3x3(x, weight, outputs, back, squares, plus, other, slope, at_zero)
+    return Made(y, sums, x, weight, back, plus)
 
 
 def without_idle_totals(graph: fx.Graph) -> None:
     """Have no convolution of a recording add up what nothing reads."""
     for node in graph.nodes:
         if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
-            node.args = (*node.args[:-1], False)
+            node.args = (*node.args[:4], False, node.args[5], None, None, None)
 
 
 def _in_rows(weight: Tensor) -> Tensor:
@@ -127,21 +177,44 @@ def _conv3x3(
     weight: Tensor,
     outputs: int,
     back: bool,  # noqa: FBT001
-    totals: bool,  # noqa: FBT001
+    squares: bool,  # noqa: FBT001
+    plus: Tensor | None,
+    other: Tensor | None,
+    slope: Tensor | None,
+    at_zero: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    way = _plan_for(x, outputs, back=back)
+    way, summed = _plan_for(x, outputs, back=back), _summed(squares, other, slope)
     images, taps = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
-    y, sums = _empty(x, way, totals=totals)
+    y, sums = _empty(x, way, summed)
+    assert all(t is None or (t.shape, t.stride(), t.dtype) == (y.shape, y.stride(), y.dtype) for t in (plus, other))
     grid = way.wide(len(x), processors(x.device)), way.blocks
     tiles = boxes(images, [1, way.rows + 2, way.columns + 2, 64])
     weights = boxes(taps.flatten(1, 2), [64 if back else way.block, 1, 64])
-    _kernel(way, x.device, totals)(grid, way.groups * 128, tiles, weights, y, sums, len(x))
+    run = _kernel(way, x.device, plus is not None, summed)
+    run(grid, way.groups * 128, tiles, weights, y, sums, plus, other, slope, at_zero, len(x))
     return y, sums
 
 
 @_conv3x3.register_fake
-def _(x: Tensor, weight: Tensor, outputs: int, back: bool, totals: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001, FBT001
-    return _empty(x, _plan_for(x, outputs, back=back), totals=totals)
+def _(
+    x: Tensor,
+    weight: Tensor,  # noqa: ARG001
+    outputs: int,
+    back: bool,  # noqa: FBT001
+    squares: bool,  # noqa: FBT001
+    plus: Tensor | None,  # noqa: ARG001
+    other: Tensor | None,
+    slope: Tensor | None,
+    at_zero: Tensor | None,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    return _empty(x, _plan_for(x, outputs, back=back), _summed(squares, other, slope))
+
+
+def _summed(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
+    """What is added up; `conv3x3.cu` has names for it."""
+    if other is None:
+        return int(squares)
+    return 2 if slope is None else 3
 
 
 def _plan_for(x: Tensor, outputs: int, *, back: bool) -> Plan:
@@ -150,19 +223,19 @@ def _plan_for(x: Tensor, outputs: int, *, back: bool) -> Plan:
     return way
 
 
-def _empty(x: Tensor, way: Plan, *, totals: bool) -> tuple[Tensor, Tensor]:
+def _empty(x: Tensor, way: Plan, summed: int) -> tuple[Tensor, Tensor]:
     shape = len(x), way.outputs, way.height, way.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    rows = way.wide(len(x), processors(x.device)) if totals else 0
+    rows = way.wide(len(x), processors(x.device)) if summed else 0
     return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
 
 
 @functools.cache
-def _kernel(way: Plan, device: torch.device, totals: bool) -> Kernel:  # noqa: FBT001
-    numbers = [int(number) for number in (*dataclasses.astuple(way), totals)]
+def _kernel(way: Plan, device: torch.device, plus: bool, summed: int) -> Kernel:  # noqa: FBT001
+    numbers = [int(number) for number in (*dataclasses.astuple(way), plus, summed)]
     return kernel("conv3x3", numbers, product(way.block, a_turned=False, b_turned=way.back), way.shared, device)
 
 
 @functools.cache
 def _works(way: Plan, device: torch.device) -> bool:
-    return compiles(lambda: _kernel(way, device, not way.back))
+    return compiles(lambda: _kernel(way, device, plus=False, summed=int(not way.back)))

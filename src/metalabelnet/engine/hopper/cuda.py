@@ -37,7 +37,7 @@ class Kernel:
             _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), module, mangled.encode()))
             _check(_driver().cuFuncSetAttribute(self._function, most_shared_memory, shared))
 
-    def __call__(self, grid: tuple[int, int], threads: int, *args: Tensor | Map | int) -> None:
+    def __call__(self, grid: tuple[int, int], threads: int, *args: Tensor | Map | int | None) -> None:
         """Start it on the current stream."""
         values = [_value(arg) for arg in args]
         places = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
@@ -71,9 +71,9 @@ def boxes(x: Tensor, box: Sequence[int]) -> Map:
     return found
 
 
-def _value(arg: Tensor | Map | int) -> Any:
-    if isinstance(arg, Tensor):
-        return ctypes.c_void_p(arg.data_ptr())
+def _value(arg: Tensor | Map | int | None) -> Any:
+    if arg is None or isinstance(arg, Tensor):
+        return ctypes.c_void_p(None if arg is None else arg.data_ptr())
     return arg if isinstance(arg, Map) else ctypes.c_int(arg)
 
 
