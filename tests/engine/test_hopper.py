@@ -39,11 +39,10 @@ LAYERS = [  # height, width, inputs, outputs
 ]
 
 
-@pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int], *, back: bool) -> None:
+def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int]) -> None:
     """Shared memory is enough, tiles cover the image, and blocks the outputs."""
-    way = conv3x3.plan(*layer, back=back)
+    way = conv3x3.plan(*layer)
     assert way is not None
     assert way.shared <= SHARED
     assert layer[0] % way.rows == 0
@@ -61,13 +60,13 @@ def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int,
     assert way.shared <= SHARED
     assert (layer[0] % way.rows, layer[1] % way.columns) == (0, 0)
     assert way.parts(128, 132) * way.blocks <= 132
-    assert way.blocks * 64 * way.matrices * (3 if way.taps == 3 else 1) >= layer[3]
-    assert way.taps * way.matrices * layer[2] // 2 <= 128
+    assert way.blocks * 64 * way.block >= layer[2] * layer[3]
+    assert way.block <= 64
 
 
-@pytest.mark.parametrize(("name", "count"), [("conv3x3", 13), ("grad3x3", 9)])
+@pytest.mark.parametrize(("name", "count"), [("conv3x3", 12), ("grad3x3", 8)])
 def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: int) -> None:
-    """Those of the plan, and for the convolution whether it adds another, and what it adds up."""
+    """Those of the plan, and for the convolution whether it adds another, and what then."""
     text = source(name, product(64, a_turned=False, b_turned=True))
     assert "m64n64k16" in text
     (arguments,) = re.findall(r"template <([^>]*)>\n__global__", text)
@@ -94,7 +93,7 @@ def test_work_is_shared_out_evenly() -> None:
 @pytest.mark.parametrize("layer", [(28, 28, 64, 64), (32, 32, 3, 64), (32, 32, 64, 60), (7, 7, 512, 512)])
 def test_other_layers_are_left_to_the_library(layer: tuple[int, int, int, int]) -> None:
     """Sides and channels that are no multiples of eight, and more channels than there is room for."""
-    assert conv3x3.plan(*layer, back=False) is None
+    assert conv3x3.plan(*layer) is None
     assert grad3x3.plan(*layer) is None
 
 
@@ -110,16 +109,16 @@ def test_totals_nobody_reads_are_not_added_up() -> None:
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
     rest = x, w, None, None
-    one = graph.call_function(operator, (x, w, 8, False, True, *rest))
-    two = graph.call_function(operator, (x, w, 8, False, True, *rest))
+    one = graph.call_function(operator, (x, w, 8, True, *rest))
+    two = graph.call_function(operator, (x, w, 8, True, *rest))
     taken = [graph.call_function(getitem, (one, 0)), graph.call_function(getitem, (two, 0))]
     graph.output((*taken, graph.call_function(getitem, (two, 1))))
     hopper.without_idle_totals(graph)
-    assert one.args == (x, w, 8, False, False, x, None, None, None)
-    assert two.args == (x, w, 8, False, True, *rest)
+    assert one.args == (x, w, 8, False, x, None, None, None)
+    assert two.args == (x, w, 8, True, *rest)
 
 
-def _convolve(way: conv3x3.Plan, _: torch.device, plus: bool, summed: int) -> object:
+def _convolve(way: conv3x3.Plan, _: torch.device, plus: bool, then: int) -> object:
     """PyTorch in the place of one kernel."""
 
     def run(grid: tuple[int, int], threads: int, x: Tensor, w: Tensor, y: Tensor, sums: Tensor, *more: Any) -> None:
@@ -127,15 +126,14 @@ def _convolve(way: conv3x3.Plan, _: torch.device, plus: bool, summed: int) -> ob
         assert threads == way.groups * 128
         assert grid[1] == way.blocks
         assert images == len(x) == len(y)
-        assert (plus, summed > 1, summed == 3) == tuple(t is not None for t in (added, other, slope))
-        weight = w.unflatten(1, (3, 3)).permute(0, 3, 1, 2).float()
-        convolved = conv_transpose2d if way.back else conv2d
-        weight = weight if way.back else weight[:, : x.shape[3]]
-        y.copy_(convolved(x.permute(0, 3, 1, 2).float(), weight, padding=1)[:, : y.shape[1]])
+        assert (plus, then in (2, 3), then > 2) == tuple(t is not None for t in (added, other, slope))
+        weight = w.unflatten(1, (3, 3)).permute(0, 3, 1, 2).float()[:, : x.shape[3]]
+        convolved = conv2d(x.permute(0, 3, 1, 2).float(), weight, padding=1)
+        y.copy_(convolved if then < 4 else (convolved * slope.view(-1, 1, 1) + at_zero.view(-1, 1, 1)).relu())
         if plus:
             y.add_(added)
-        assert len(sums) == (grid[0] if summed else 0)
-        if summed:
+        assert len(sums) == (grid[0] if 0 < then < 4 else 0)
+        if len(sums):
             sums.copy_(torch.stack(_sums(y, other, slope, at_zero)) / len(sums))
 
     return run
@@ -233,8 +231,8 @@ def _recorded(step: Callable[..., tuple[Tensor, ...]], *args: Tensor) -> tuple[l
 
 
 def _about(node: fx.Node) -> tuple[bool, ...]:
-    """Whether a convolution goes back, sums squares, adds another, sums products, where a line is positive."""
-    return (*node.args[3:5], *(node.args[i] is not None for i in (5, 6, 7)))
+    """Whether a convolution sums squares, adds another, sums products or has a line."""
+    return (node.args[3], *(node.args[i] is not None for i in (4, 5, 6)))
 
 
 def _as_near(ours: Tensor, theirs: Tensor, exact: Tensor) -> bool:
@@ -258,13 +256,13 @@ def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) 
             return plain(x, y)
 
     calls, recorded = _recorded(step, x, y)
-    convolves, back = (False, True, False, False, False), (True, False, False, True, True)
+    convolves, back = (True, False, False, False), (False, False, True, True)
     assert [_about(call) for call in calls] == [convolves] * 3 + [back] * 2
     for ours, theirs, exact in zip(recorded, step(x, y), plain(x, y), strict=True):
         assert _as_near(ours, theirs, exact)
     monkeypatch.setattr(Operators, "_anew", lambda *_: None)
     calls, summed_apart = _recorded(step, x, y)
-    assert not any(call.args[6] for call in calls)
+    assert not any(call.args[5] for call in calls)
     for ours, theirs in zip(recorded, summed_apart, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
@@ -290,10 +288,30 @@ def test_a_recorded_tangent_is_the_same_with_them() -> None:
             return plain(x)
 
     calls, recorded = _recorded(step, x)
-    summed, added = (False, False, False, True, False), (False, False, True, True, False)
-    assert [_about(call) for call in calls if call.args[6] is not None] == [summed, added, added]  # images stay
+    summed, added = (False, False, True, False), (False, True, True, False)
+    assert [_about(call) for call in calls if call.args[5] is not None] == [summed, added, added]  # images stay
     for ours, theirs, exact in zip(recorded, step(x), plain(x), strict=True):
         assert _as_near(ours, theirs, exact)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_a_recorded_prediction_is_the_same_with_them() -> None:
+    """With statistics that are there the convolution gives what comes out of BatchNorm and ReLU."""
+    net, x = _net(), IMAGES.contiguous(memory_format=torch.channels_last)
+    net(x)
+    net.eval()
+
+    def plain(x: Tensor) -> tuple[Tensor]:
+        with precision(), torch.no_grad():
+            return (net(x).float(),)
+
+    def step(x: Tensor) -> tuple[Tensor]:
+        with low_precision(on=True):
+            return plain(x)
+
+    calls, (ours,) = _recorded(step, x)
+    assert [_about(call) for call in calls] == [(False, False, False, True)] * 3
+    assert _as_near(ours, step(x)[0], plain(x)[0])
 
 
 @pytest.fixture
@@ -374,6 +392,8 @@ def test_what_the_kernel_adds_and_adds_up(card: torch.Generator, layer: tuple[in
     both = made.again(plus=plus)
     assert _near(both.y, made.y.float() + plus.float())
     line = hopper.Line(other, slope, at_zero)
+    rectified = (made.y.float() * slope.view(-1, 1, 1) + at_zero.view(-1, 1, 1)).relu()
+    assert _near(made.rectified(slope, at_zero), rectified)
     for found, along in ((both.again(other=other), ()), (both.again(positive=line), (slope, at_zero))):
         assert torch.equal(found.y, both.y)
         true = _sums(both.y.double(), other, *(along or (None, None)))

@@ -72,6 +72,7 @@ class Operators:
         self._biased = Known()  # what came before a bias was added, and the bias
         self._made = Known()  # what a kernel of ours made, by what a convolution or its way back gave
         self._lined = Known()  # BatchNorm's line over what such a kernel made, by what came out, pooled or not
+        self._fixed = Known()  # what such a kernel made, and a line with statistics that are there, by what came out
         self._masked = Known()  # what such a kernel made, the line, and what came out, by a ReLU's gradient
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
@@ -110,7 +111,11 @@ class Operators:
     def _relu(self, x: Tensor) -> Any:
         if self._as_it_is:
             return NotImplemented
-        y = self._plain(aten.relu.default, x)
+        if (found := self._fixed.get(x)) is None:
+            y = self._plain(aten.relu.default, x)
+        else:
+            made, *along = found
+            y = made.rectified(*along)[:, : x.shape[1]].to(x.dtype)
         self._rectified[y] = x
         return y
 
@@ -212,6 +217,8 @@ class Operators:
                 return NotImplemented
             read, mean = self._without_bias(x, running_mean)
             y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=self._is_coarse(read))
+            if (made := self._made.get(read)) is not None:
+                self._fixed[y] = made, *line(weight, bias, mean, (running_var + eps).rsqrt())
             return y, x.new_empty(0), x.new_empty(0)
         read, before = self._biased.get(x) or (x, None)
         made = self._made.get(read)
@@ -299,7 +306,7 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        known = self._centred, self._biased, self._made, self._lined, self._masked, self._spread
+        known = self._centred, self._biased, self._made, self._lined, self._fixed, self._masked, self._spread
         if self._as_it_is or all(of.get(x) is None for of in known):
             return NotImplemented
         return self._copied(x, **kwargs)
@@ -311,7 +318,7 @@ class Operators:
             self._centred[result] = True
         if (biased := self._biased.get(x)) is not None:
             self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
-        for known in (self._made, self._lined, self._masked):
+        for known in (self._made, self._lined, self._fixed, self._masked):
             if (what := known.get(x)) is not None:
                 known[result] = what
         if (found := self._spread.get(x)) is not None:

@@ -49,16 +49,17 @@ template <int left> __device__ __forceinline__ void fold(float* numbers, int lan
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   parts of the weights (a tap, 64 channels) that are there at a time; all of them: they stay
 // BUFFERS                  tiles of a warpgroup that are there at a time
-// BACK                     from the gradient by what comes out of a convolution to that by what went in: the weights are
-//                          those of that convolution, from IN outputs to OUT inputs
 // PLUS                     whether to add `plus` to what comes out
-// SUMMED                   what to add up for each output over the pixels of a block: nothing, or the output itself and
-//                          SQUARES   its square
-//                          PRODUCTS  its product with `other`
-//                          POSITIVE  likewise, only where the line slope * other + at_zero is above zero
-enum { NOTHING, SQUARES, PRODUCTS, POSITIVE };
+// THEN                     what to do with each output: nothing more; or to add up over the pixels of a block the output
+//                          itself and
+//                          SQUARES    its square
+//                          PRODUCTS   its product with `other`
+//                          POSITIVE   likewise, only where the line slope * other + at_zero is above zero
+//                          or to give instead of it
+//                          RECTIFIED  slope * output + at_zero, or zero if that is below
+enum { NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED };
 template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int GROUPS, int ROWS, int COLUMNS, int STAGES, int BUFFERS,
-          bool BACK, bool PLUS, int SUMMED>
+          bool PLUS, int THEN>
 __global__ void __launch_bounds__(GROUPS * 128)
     conv3x3(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* __restrict__ y,
             float* __restrict__ totals, const u16* __restrict__ plus, const u16* __restrict__ other,
@@ -67,12 +68,17 @@ __global__ void __launch_bounds__(GROUPS * 128)
     constexpr int PITCH = COLUMNS + 2, PIXELS = (ROWS + 2) * PITCH, ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS;
     constexpr int PATCHES = ROWS * COLUMNS / 64;
     constexpr u32 PANEL = (PIXELS * 128 + 1023) / 1024 * 1024, TILE = PANELS * PANEL;
-    constexpr u32 PART = BACK ? (N + 63) / 64 * 8192 : N * 128;
+    constexpr u32 PART = N * 128;
     constexpr bool STAY = STAGES == PARTS;
+    constexpr bool WITH_OTHER = THEN == PRODUCTS || THEN == POSITIVE, SUMMED = THEN == SQUARES || WITH_OTHER;
+    // Whether there are registers to fetch before the products what is needed after them.
+    constexpr int FETCHED = PATCHES * N / 4 * (PLUS + WITH_OTHER);
+    constexpr bool EARLY = PATCHES * (N / 2 + 10) + FETCHED + 45 <= (GROUPS > 2 ? 128 : 255);
     extern __shared__ u8 shared[];
     const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
     const u32 weights_at = tiles_at + GROUPS * BUFFERS * TILE, barriers = weights_at + STAGES * PART;
-    const u32 weights_here = barriers, weights_done = barriers + 8 * STAGES, tile_here = barriers + 16 * STAGES;
+    const u32 weights_here = barriers, weights_done = barriers + 8 * STAGES, my_turn = barriers + 16 * STAGES;
+    const u32 tile_here = my_turn + 8 * GROUPS;
     const int thread = threadIdx.x, group = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32;
     const int tiles = images * DOWN * ACROSS, step = gridDim.x * GROUPS, turns = (tiles + step - 1) / step;
     const bool leads = thread % 128 == 0;
@@ -82,7 +88,13 @@ __global__ void __launch_bounds__(GROUPS * 128)
         barrier_init(weights_here + 8 * thread, 1);
         barrier_init(weights_done + 8 * thread, GROUPS > 1 ? GROUPS - 1 : 1);
     }
+    if (thread < GROUPS) barrier_init(my_turn + 8 * thread, 1);
     if (thread < GROUPS * BUFFERS) barrier_init(tile_here + 8 * thread, 1);
+    const u32 after = (tile_here + 8 * GROUPS * BUFFERS + 15) / 16 * 16 - (u32)__cvta_generic_to_shared(shared);
+    float *lines = (float*)(shared + after), *by_warp = lines + 2 * N;  // slopes and heights, and totals
+    for (int i = thread; i < N && THEN >= POSITIVE; i += GROUPS * 128)
+        if (OUT % N == 0 || (int)blockIdx.y * N + i < OUT)
+            lines[i] = slope[blockIdx.y * N + i], lines[N + i] = at_zero[blockIdx.y * N + i];
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
 
@@ -96,14 +108,9 @@ __global__ void __launch_bounds__(GROUPS * 128)
                       tile / ACROSS % DOWN * ROWS - 1, tile / (DOWN * ACROSS), here + 8 * buffer);
     };
     auto bring_weights = [&](int slot, int part) {
-        const int tap = part / PANELS, channel = part % PANELS * 64, output = blockIdx.y * N;
-        const u32 to = weights_at + slot * PART, barrier = weights_here + 8 * slot;
+        const u32 barrier = weights_here + 8 * slot;
         expect(barrier, PART);
-        if (BACK)
-            for (int panel = 0; panel < (N + 63) / 64; panel++)
-                bring_box(to + panel * 8192, &weights, output + panel * 64, 8 - tap, channel, barrier);
-        else
-            bring_box(to, &weights, channel, tap, output, barrier);
+        bring_box(weights_at + slot * PART, &weights, part % PANELS * 64, part / PANELS, blockIdx.y * N, barrier);
     };
     for (int turn = 0; turn < BUFFERS; turn++) bring_tile(turn);
     if (thread == 0)
@@ -126,39 +133,6 @@ __global__ void __launch_bounds__(GROUPS * 128)
         const int tile = turn * step + blockIdx.x * GROUPS + group, buffer = turn % BUFFERS;
         if (STAY && tile >= tiles) break;
         float sums[PATCHES][N / 2];
-        const u64 a = matrix(mine + buffer * TILE, PITCH * 128);
-        if (tile < tiles) wait(here + 8 * buffer, turn / BUFFERS & 1);
-#pragma unroll 1
-        for (int tap = 0; tap < 9; tap++)
-#pragma unroll
-            for (int panel = 0; panel < PANELS; panel++) {
-                if (STAY) slot = tap * PANELS + panel;
-                if (!STAY || turn == 0) wait(weights_here + 8 * slot, STAY ? 0 : round & 1);
-                const u64 from = a + (tap / 3 * PITCH + tap % 3) * 8 + panel * (PANEL / 16);
-                const u64 b = matrix(weights_at + slot * PART, 1024, 8192);
-                mma_begin();
-#pragma unroll
-                for (int k = 0; k < (panel == PANELS - 1 ? LAST : 4); k++)
-#pragma unroll
-                    for (int m = 0; m < PATCHES; m++)
-                        mma(tap + panel + k > 0, sums[m],
-                            from + (m / (COLUMNS / 8) * PITCH + m % (COLUMNS / 8)) * 64 + 2 * k,
-                            b + (BACK ? 128 : 2) * k);
-                mma_end();
-                if (!STAY) {
-                    mma_wait<1>();
-                    if (tap + panel > 0) next_weights(turn * PARTS + tap * PANELS + panel - 1);
-                    if (++slot == STAGES) slot = 0, round++;
-                }
-            }
-        mma_wait<0>();
-        if (!STAY) next_weights(turn * PARTS + PARTS - 1);
-        if (turn + BUFFERS < turns) {
-            sync_group(group);
-            bring_tile(turn + BUFFERS);
-        }
-        if (tile >= tiles) break;
-
         size_t pixels[PATCHES][2];  // those of this lane
 #pragma unroll
         for (int m = 0; m < PATCHES; m++)
@@ -168,58 +142,114 @@ __global__ void __launch_bounds__(GROUPS * 128)
                 const int column = tile % ACROSS * COLUMNS + m % (COLUMNS / 8) * 8 + lane / 4;
                 pixels[m][half] = (size_t)(tile / (DOWN * ACROSS) * HEIGHT + row) * WIDTH + column;
             }
+        u32 p[PATCHES][2][N / 8], o[PATCHES][2][N / 8];
+        auto fetch = [&]() {  // what is added and what is multiplied with, in the order of what is stored
 #pragma unroll
-        for (int j = 0; j < N / 8; j += 4) {
-            const bool whole = j + 4 <= N / 8;  // four eights, of which each lane goes on with one
-            const int pieces = whole ? 1 : N / 8 - j, words = whole ? 4 : 1;  // of what it has of a pixel
-            const int output = blockIdx.y * N + j * 8 + quarter * words * 2;
-            u32 p[PATCHES][2][4], o[PATCHES][2][4];
-            float slopes[8], heights[8], here[16] = {};  // of eight outputs the totals, then the others
-#pragma unroll
-            for (int i = 0; i < pieces; i++) {
-                if (OUT % N && output + i * 8 >= OUT) continue;
-                if (SUMMED == POSITIVE) {
-                    load(slope + output + i * 8, slopes + 2 * i, 2 * words);
-                    load(at_zero + output + i * 8, heights + 2 * i, 2 * words);
-                }
+            for (int j = 0; j < N / 8; j += j + 4 <= N / 8 ? 4 : 1) {
+                const int words = j + 4 <= N / 8 ? 4 : 1, output = blockIdx.y * N + j * 8 + quarter * words * 2;
+                if (OUT % N && output >= OUT) continue;
 #pragma unroll
                 for (int m = 0; m < PATCHES; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        const size_t at = pixels[m][half] * OUT + output + i * 8;
-                        if (PLUS) load(plus + at, p[m][half] + i, words);
-                        if (SUMMED > SQUARES) load(other + at, o[m][half] + i, words);
+                        const size_t at = pixels[m][half] * OUT + output;
+                        if (PLUS) load(plus + at, p[m][half] + j, words);
+                        if (WITH_OTHER) load(other + at, o[m][half] + j, words);
                     }
+            }
+        };
+        if (EARLY && tile < tiles) fetch();
+        const u64 a = matrix(mine + buffer * TILE, PITCH * 128);
+        if (tile < tiles) wait(here + 8 * buffer, turn / BUFFERS & 1);
+        // One group multiplies at a time, as fast as all would: the others store meanwhile.
+        if (STAY && turn + group > 0) wait(my_turn + 8 * group, turn - (group == 0) & 1);
+#pragma unroll 1
+        for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++) {
+                if (STAY) slot = tap * PANELS + panel;
+                if (!STAY || turn == 0) wait(weights_here + 8 * slot, STAY ? 0 : round & 1);
+                const u64 from = a + (tap / 3 * PITCH + tap % 3) * 8 + panel * (PANEL / 16);
+                const u64 b = matrix(weights_at + slot * PART, 1024);
+                mma_begin();
+#pragma unroll
+                for (int k = 0; k < (panel == PANELS - 1 ? LAST : 4); k++)
+#pragma unroll
+                    for (int m = 0; m < PATCHES; m++)
+                        mma(tap + panel + k > 0, sums[m],
+                            from + (m / (COLUMNS / 8) * PITCH + m % (COLUMNS / 8)) * 64 + 2 * k,
+                            b + 2 * k);
+                mma_end();
+                if (!STAY) {
+                    mma_wait<1>();
+                    if (tap + panel > 0) next_weights(turn * PARTS + tap * PANELS + panel - 1);
+                    if (++slot == STAGES) slot = 0, round++;
+                }
+            }
+        if (STAY && leads) arrive(my_turn + 8 * ((group + 1) % GROUPS));
+        mma_wait<0>();
+        if (!STAY) next_weights(turn * PARTS + PARTS - 1);
+        if (turn + BUFFERS < turns) {
+            sync_group(group);
+            bring_tile(turn + BUFFERS);
+        }
+        if (tile >= tiles) break;
+
+        u32 v[PATCHES][2][N / 8];
+#pragma unroll
+        for (int m = 0; m < PATCHES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) {
+                    u32* w = v[m][half] + j - 3;
+                    float out[2] = {sums[m][4 * j + 2 * half], sums[m][4 * j + 2 * half + 1]};
+#pragma unroll
+                    for (int k = 0; k < 2 && THEN == RECTIFIED; k++) {
+                        const float *line = lines + j * 8 + quarter * 2 + k, value = line[0] * out[k] + line[N];
+                        out[k] = value < 0.f ? 0.f : value;
+                    }
+                    w[3] = two(out[0], out[1]);
+                    if (j % 4 < 3) continue;
+                    // Four lanes hold two outputs each of four eights. Turned, each holds one eight.
+                    u32 t;
+                    t = __shfl_xor_sync(~0u, quarter & 1 ? w[0] : w[1], 1), (quarter & 1 ? w[0] : w[1]) = t;
+                    t = __shfl_xor_sync(~0u, quarter & 1 ? w[2] : w[3], 1), (quarter & 1 ? w[2] : w[3]) = t;
+                    t = __shfl_xor_sync(~0u, quarter & 2 ? w[0] : w[2], 2), (quarter & 2 ? w[0] : w[2]) = t;
+                    t = __shfl_xor_sync(~0u, quarter & 2 ? w[1] : w[3], 2), (quarter & 2 ? w[1] : w[3]) = t;
+                }
+        if (!EARLY) fetch();
+#pragma unroll
+        for (int j = 0; j < N / 8; j += 4) {
+            const bool whole = j + 4 <= N / 8;
+            const int output = j * 8 + quarter * (whole ? 8 : 2);
+            float slopes[8], heights[8], here[16] = {};  // of eight outputs the totals, then the others
+#pragma unroll
+            for (int k = 0; k < 8 && j + (whole ? 0 : k / 2) < N / 8 && THEN == POSITIVE; k++) {
+                const int of = output + (whole ? k : k / 2 * 8 + k % 2);
+                slopes[k] = lines[of], heights[k] = lines[N + of];
             }
 #pragma unroll
             for (int m = 0; m < PATCHES; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    u32 v[4];
-#pragma unroll
-                    for (int i = 0; i < 4 && j + i < N / 8; i++)
-                        v[i] = two(sums[m][4 * (j + i) + 2 * half], sums[m][4 * (j + i) + 2 * half + 1]);
-                    if (whole) {  // four lanes hold two outputs each of four eights; turned, each holds one eight
-                        u32 t;
-                        t = __shfl_xor_sync(~0u, quarter & 1 ? v[0] : v[1], 1), (quarter & 1 ? v[0] : v[1]) = t;
-                        t = __shfl_xor_sync(~0u, quarter & 1 ? v[2] : v[3], 1), (quarter & 1 ? v[2] : v[3]) = t;
-                        t = __shfl_xor_sync(~0u, quarter & 2 ? v[0] : v[2], 2), (quarter & 2 ? v[0] : v[2]) = t;
-                        t = __shfl_xor_sync(~0u, quarter & 2 ? v[1] : v[3], 2), (quarter & 2 ? v[1] : v[3]) = t;
-                    }
+                    u32* w = v[m][half] + j;
+                    u16* to = y + pixels[m][half] * OUT + blockIdx.y * N + output;
 #pragma unroll
                     for (int i = 0; i < 4 && j + i < N / 8; i++) {
-                        if (OUT % N && output + (whole ? 0 : i * 8) >= OUT) continue;
-                        if (PLUS) v[i] = two(low(v[i]) + low(p[m][half][i]), high(v[i]) + high(p[m][half][i]));
-                        const u32 with = SUMMED > SQUARES ? o[m][half][i] : v[i];
-                        const float out[2] = {low(v[i]), high(v[i])}, its[2] = {low(with), high(with)};
+                        if (OUT % N && (int)blockIdx.y * N + output + (whole ? 0 : i * 8) >= OUT) continue;
+                        const u32 plus = p[m][half][j + i];
+                        if (PLUS) w[i] = two(low(w[i]) + low(plus), high(w[i]) + high(plus));
+                        const u32 with = WITH_OTHER ? o[m][half][j + i] : w[i];
+                        const float out[2] = {low(w[i]), high(w[i])}, its[2] = {low(with), high(with)};
 #pragma unroll
                         for (int k = 2 * i; k < 2 * i + 2 && SUMMED; k++) {
-                            const bool counts = SUMMED != POSITIVE || slopes[k] * its[k % 2] + heights[k] > 0.f;
+                            const bool counts = THEN != POSITIVE || slopes[k] * its[k % 2] + heights[k] > 0.f;
                             here[k] += counts ? out[k % 2] : 0.f, here[8 + k] += counts ? out[k % 2] * its[k % 2] : 0.f;
                         }
-                        if (!whole) *(u32*)(y + pixels[m][half] * OUT + output + i * 8) = v[i];
+                        if (!whole) *(u32*)(to + i * 8) = w[i];
                     }
-                    if (whole && (OUT % N == 0 || output < OUT)) store16(y + pixels[m][half] * OUT + output, v);
+                    if (whole && (OUT % N == 0 || (int)blockIdx.y * N + output < OUT)) store16(to, w);
                 }
             if (SUMMED) {
                 fold<8>(here, lane, 4), fold<4>(here, lane, 8), fold<2>(here, lane, 16);
@@ -228,8 +258,6 @@ __global__ void __launch_bounds__(GROUPS * 128)
         }
     }
     if constexpr (SUMMED) {  // over the lanes of a warp, then over the warps, always in the same order
-        float* by_warp = (float*)(shared + (barriers + 16 * STAGES + 8 * GROUPS * BUFFERS + 15) / 16 * 16 -
-                                  (u32)__cvta_generic_to_shared(shared));
         const int first = (lane & 4 ? 8 : 0) + (lane & 8 ? 4 : 0) + (lane & 16 ? 2 : 0);
 #pragma unroll
         for (int i = 0; i < (N + 31) / 32 * 2; i++) {

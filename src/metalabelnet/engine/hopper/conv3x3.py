@@ -33,6 +33,8 @@ from metalabelnet.engine.hopper.kernels import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+RECTIFIED = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -48,7 +50,6 @@ class Plan:
     columns: int
     stages: int
     buffers: int
-    back: bool
 
     @property
     def blocks(self) -> int:
@@ -57,12 +58,11 @@ class Plan:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: tiles, weights, barriers, totals of each warp, and what is lost to alignment."""
+        """Bytes of shared memory: tiles, weights, barriers, lines, totals of each warp, and what alignment takes."""
         tile = -(-self.inputs // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
-        part = -(-self.block // 64) * 64 * ROW if self.back else self.block * ROW
-        tiles, weights = self.groups * self.buffers * tile, self.stages * part
-        barriers, totals = 16 * self.stages + 8 * self.groups * self.buffers, self.groups * 4 * 2 * self.block * 4
-        return tiles + weights + barriers + totals + 1024 + 16
+        tiles, weights = self.groups * self.buffers * tile, self.stages * self.block * ROW
+        barriers, numbers = 2 * self.stages + self.groups * (1 + self.buffers), (self.groups * 4 + 1) * 2 * self.block
+        return tiles + weights + 8 * barriers + 4 * numbers + 1024 + 16
 
     def wide(self, images: int, most: int) -> int:
         """Blocks for each part of the outputs, where the card works on so many at a time."""
@@ -71,7 +71,7 @@ class Plan:
 
 
 @functools.cache
-def plan(height: int, width: int, inputs: int, outputs: int, *, back: bool) -> Plan | None:
+def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
     """The way that was fastest where it was tried; none for layers the kernel does not take."""
     if not by_eights(height, width, inputs, outputs):
         return None
@@ -81,9 +81,9 @@ def plan(height: int, width: int, inputs: int, outputs: int, *, back: bool) -> P
     ways = []
     if block <= 128:  # all weights stay
         choices = (4, 2), (2, 2), (2, 1)
-        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers, back) for groups, buffers in choices]
+        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers) for groups, buffers in choices]
     groups, columns = (2, 16) if block <= 128 and width % 16 == 0 else (1, 8)
-    ways += [Plan(*layer, block, groups, 8, columns, stages, 1, back) for stages in (8, 7, 6, 5, 4)]
+    ways += [Plan(*layer, block, groups, 8, columns, stages, 1) for stages in (8, 7, 6, 5, 4)]
     return next((way for way in ways if way.shared <= SHARED), None)
 
 
@@ -94,7 +94,7 @@ def takes(
     if not of_this_kind(x, weight, stride, padding, dilation):
         return False
     outputs, inputs = weight.shape[:2]
-    way = plan(*x.shape[2:], *((outputs, inputs) if back else (inputs, outputs)), back=back)
+    way = plan(*x.shape[2:], *((outputs, inputs) if back else (inputs, outputs)))
     return way is not None and _works(way, x.device)
 
 
@@ -116,7 +116,6 @@ class Made(NamedTuple):
     sums: Tensor
     x: Tensor
     weight: Tensor
-    back: bool
     plus: Tensor | None
 
     def again(self, *, plus: Tensor | None = None, other: Tensor | None = None, positive: Line | None = None) -> Made:
@@ -124,9 +123,15 @@ class Made(NamedTuple):
         plus = self.plus if plus is None else plus
         of, outputs = (self.x, self.weight), self.y.shape[1]
         if positive is None:
-            return _made(*of, outputs, plus, other, back=self.back)
-        slope, at_zero = (pad(each, [0, outputs - len(each)]) for each in positive[1:])
-        return _made(*of, outputs, plus, positive.of, slope, at_zero, back=self.back)
+            return _made(*of, outputs, plus, other)
+        return _made(*of, outputs, plus, positive.of, self._padded(positive.slope), self._padded(positive.at_zero))
+
+    def rectified(self, slope: Tensor, at_zero: Tensor) -> Tensor:
+        """Of every output its line, or zero where that is below."""
+        return _made(self.x, self.weight, self.y.shape[1], slope=self._padded(slope), at_zero=self._padded(at_zero)).y
+
+    def _padded(self, by_output: Tensor) -> Tensor:
+        return pad(by_output, [0, self.y.shape[1] - len(by_output)])
 
     def totals(self, outputs: int) -> tuple[Tensor, Tensor]:
         """The sums over all pixels, for each of so many outputs."""
@@ -139,8 +144,11 @@ def convolution(x: Tensor, weight: Tensor) -> Made:
 
 
 def back(grad: Tensor, weight: Tensor) -> Made:
-    """From the gradient by what comes out of the convolution to the gradient by what went in; without sums."""
-    return _made(last(grad), _in_rows(weight), weight.shape[1], back=True)
+    """From the gradient by what comes out of the convolution to the gradient by what went in; without sums.
+
+    It is a convolution, too: the taps the other way round, from outputs to inputs.
+    """
+    return _made(last(grad), _in_rows(weight.flip(2, 3).transpose(0, 1)), weight.shape[1])
 
 
 def _made(
@@ -152,18 +160,17 @@ def _made(
     slope: Tensor | None = None,
     at_zero: Tensor | None = None,
     *,
-    back: bool = False,
     squares: bool = False,
 ) -> Made:
-    y, sums = _conv3x3(x, weight, outputs, back, squares, plus, other, slope, at_zero)
-    return Made(y, sums, x, weight, back, plus)
+    y, sums = _conv3x3(x, weight, outputs, squares, plus, other, slope, at_zero)
+    return Made(y, sums, x, weight, plus)
 
 
 def without_idle_totals(graph: fx.Graph) -> None:
     """Have no convolution of a recording add up what nothing reads."""
     for node in graph.nodes:
         if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
-            node.args = (*node.args[:4], False, node.args[5], None, None, None)
+            node.args = (*node.args[:3], False, node.args[4], None, None, None)
 
 
 def _in_rows(weight: Tensor) -> Tensor:
@@ -176,21 +183,20 @@ def _conv3x3(
     x: Tensor,
     weight: Tensor,
     outputs: int,
-    back: bool,  # noqa: FBT001
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,
     other: Tensor | None,
     slope: Tensor | None,
     at_zero: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    way, summed = _plan_for(x, outputs, back=back), _summed(squares, other, slope)
+    way, then = _plan_for(x, outputs), _then(squares, other, slope)
     images, taps = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
-    y, sums = _empty(x, way, summed)
+    y, sums = _empty(x, way, then)
     assert all(t is None or (t.shape, t.stride(), t.dtype) == (y.shape, y.stride(), y.dtype) for t in (plus, other))
     grid = way.wide(len(x), processors(x.device)), way.blocks
     tiles = boxes(images, [1, way.rows + 2, way.columns + 2, 64])
-    weights = boxes(taps.flatten(1, 2), [64 if back else way.block, 1, 64])
-    run = _kernel(way, x.device, plus is not None, summed)
+    weights = boxes(taps.flatten(1, 2), [way.block, 1, 64])
+    run = _kernel(way, x.device, plus is not None, then)
     run(grid, way.groups * 128, tiles, weights, y, sums, plus, other, slope, at_zero, len(x))
     return y, sums
 
@@ -200,42 +206,41 @@ def _(
     x: Tensor,
     weight: Tensor,  # noqa: ARG001
     outputs: int,
-    back: bool,  # noqa: FBT001
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,  # noqa: ARG001
     other: Tensor | None,
     slope: Tensor | None,
     at_zero: Tensor | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    return _empty(x, _plan_for(x, outputs, back=back), _summed(squares, other, slope))
+    return _empty(x, _plan_for(x, outputs), _then(squares, other, slope))
 
 
-def _summed(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
-    """What is added up; `conv3x3.cu` has names for it."""
+def _then(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
+    """What the kernel does with each output; `conv3x3.cu` has names for it."""
     if other is None:
-        return int(squares)
+        return int(squares) if slope is None else RECTIFIED
     return 2 if slope is None else 3
 
 
-def _plan_for(x: Tensor, outputs: int, *, back: bool) -> Plan:
-    way = plan(*x.shape[2:], x.shape[1], outputs, back=back)
+def _plan_for(x: Tensor, outputs: int) -> Plan:
+    way = plan(*x.shape[2:], x.shape[1], outputs)
     assert way is not None
     return way
 
 
-def _empty(x: Tensor, way: Plan, summed: int) -> tuple[Tensor, Tensor]:
+def _empty(x: Tensor, way: Plan, then: int) -> tuple[Tensor, Tensor]:
     shape = len(x), way.outputs, way.height, way.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    rows = way.wide(len(x), processors(x.device)) if summed else 0
+    rows = way.wide(len(x), processors(x.device)) if then not in (0, RECTIFIED) else 0
     return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
 
 
 @functools.cache
-def _kernel(way: Plan, device: torch.device, plus: bool, summed: int) -> Kernel:  # noqa: FBT001
-    numbers = [int(number) for number in (*dataclasses.astuple(way), plus, summed)]
-    return kernel("conv3x3", numbers, product(way.block, a_turned=False, b_turned=way.back), way.shared, device)
+def _kernel(way: Plan, device: torch.device, plus: bool, then: int) -> Kernel:  # noqa: FBT001
+    numbers = [int(number) for number in (*dataclasses.astuple(way), plus, then)]
+    return kernel("conv3x3", numbers, product(way.block, a_turned=False, b_turned=False), way.shared, device)
 
 
 @functools.cache
 def _works(way: Plan, device: torch.device) -> bool:
-    return compiles(lambda: _kernel(way, device, plus=False, summed=int(not way.back)))
+    return compiles(lambda: _kernel(way, device, plus=False, then=1))

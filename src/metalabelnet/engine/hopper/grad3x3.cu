@@ -4,24 +4,22 @@
 // taps the same memory from another pixel on. Every block adds up its part of the pixels, `add_up` the parts.
 
 // HEIGHT, WIDTH, IN, OUT   of the images
-// TAPS                     of each of three warpgroups: three, a row of them; or one, and each block has one row
-// MATRICES                 of 64 outputs of a block
+// N                        inputs of a block; it has 64 outputs and all taps, a row of them for each of three warpgroups
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   tiles that are there at a time
-template <int HEIGHT, int WIDTH, int IN, int OUT, int TAPS, int MATRICES, int ROWS, int COLUMNS, int STAGES>
+template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int ROWS, int COLUMNS, int STAGES>
 __global__ void __launch_bounds__(384)
     grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, float* __restrict__ parts, int images) {
-    constexpr int PANELS = (IN + 63) / 64, ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS, GROUPS = 3;
-    constexpr int PITCH = COLUMNS + 2, HIGH = TAPS == 3 ? ROWS + 2 : ROWS;
-    constexpr u32 PANEL = (HIGH * PITCH * 128 + 1023) / 1024 * 1024, OURS = ROWS * COLUMNS * 128;
-    constexpr u32 TILE = PANELS * PANEL + MATRICES * OURS;
+    constexpr int ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS, GROUPS = 3, PITCH = COLUMNS + 2;
+    constexpr int BLOCKS = (IN + N - 1) / N;  // of inputs
+    constexpr u32 THEIRS = (ROWS + 2) * PITCH * 128, OURS = ROWS * COLUMNS * 128;
+    constexpr u32 GRAD = (THEIRS + 1023) / 1024 * 1024, TILE = GRAD + OURS;
     extern __shared__ u8 shared[];
     const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
     const u32 here = tiles_at + STAGES * TILE, done = here + 8 * STAGES;
     const int thread = threadIdx.x, group = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32;
     const int tiles = images * DOWN * ACROSS, turns = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-    const int above = TAPS == 3 ? 0 : blockIdx.y % 3;  // the row of taps, if the block has only one
-    const int output = (TAPS == 3 ? blockIdx.y : blockIdx.y / 3) * MATRICES * 64;
+    const int output = blockIdx.y / BLOCKS * 64, input = blockIdx.y % BLOCKS * N;
     const bool leads = thread % 128 == 0;
 
     if (thread == 0) expect_map(&x), expect_map(&grad);
@@ -36,22 +34,18 @@ __global__ void __launch_bounds__(384)
         const int tile = turn * gridDim.x + blockIdx.x, slot = turn % STAGES;
         const int row = tile / ACROSS % DOWN * ROWS, column = tile % ACROSS * COLUMNS, image = tile / (DOWN * ACROSS);
         const u32 to = tiles_at + slot * TILE, barrier = here + 8 * slot;
-        expect(barrier, PANELS * HIGH * PITCH * 128 + MATRICES * OURS);
-        for (int panel = 0; panel < PANELS; panel++)
-            bring_box(to + panel * PANEL, &x, panel * 64, column - 1, row + above - 1, image, barrier);
-        for (int m = 0; m < MATRICES; m++)
-            bring_box(to + PANELS * PANEL + m * OURS, &grad, output + m * 64, column, row, image, barrier);
+        expect(barrier, THEIRS + OURS);
+        bring_box(to, &x, input, column - 1, row - 1, image, barrier);
+        bring_box(to + GRAD, &grad, output, column, row, image, barrier);
     };
     if (thread == 0)
         for (int turn = 0; turn < STAGES && turn < turns; turn++) bring_tile(turn);
 
-    float sums[TAPS][MATRICES][IN / 2];
+    float sums[3][N / 2];
 #pragma unroll
-    for (int tap = 0; tap < TAPS; tap++)
+    for (int tap = 0; tap < 3; tap++)
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-            for (int i = 0; i < IN / 2; i++) sums[tap][m][i] = 0.f;
+        for (int i = 0; i < N / 2; i++) sums[tap][i] = 0.f;
     // All groups are done with the tile of a turn: another takes its place.
     auto next_tile = [&](int turn) {
         if (!leads) return;
@@ -65,19 +59,14 @@ __global__ void __launch_bounds__(384)
         const int slot = turn % STAGES;
         wait(here + 8 * slot, turn / STAGES & 1);
         const u32 at = tiles_at + slot * TILE;
-        const u64 a = matrix(at + PANELS * PANEL, COLUMNS * 128), b = matrix(at, PITCH * 128, PANEL);
+        const u64 a = matrix(at + GRAD, COLUMNS * 128), b = matrix(at, PITCH * 128);
         mma_begin();
 #pragma unroll
         for (int pixels = 0; pixels < ROWS * COLUMNS / 16; pixels++) {
             const int row = pixels / (COLUMNS / 8) * 2, column = pixels % (COLUMNS / 8) * 8;
 #pragma unroll
-            for (int tap = 0; tap < TAPS; tap++) {
-                const int down = TAPS == 3 ? group : 0, right = TAPS == 3 ? tap : group;
-                const u64 from = b + ((row + down) * PITCH + column + right) * 8;
-#pragma unroll
-                for (int m = 0; m < MATRICES; m++)
-                    mma(1, sums[tap][m], a + m * (OURS / 16) + (row * COLUMNS + column) * 8, from);
-            }
+            for (int tap = 0; tap < 3; tap++)
+                mma(1, sums[tap], a + (row * COLUMNS + column) * 8, b + ((row + group) * PITCH + column + tap) * 8);
         }
         mma_end();
         mma_wait<1>();
@@ -86,37 +75,34 @@ __global__ void __launch_bounds__(384)
     mma_wait<0>();
 
 #pragma unroll
-    for (int tap = 0; tap < TAPS; tap++)
+    for (int tap = 0; tap < 3; tap++) {
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++) {
+        for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(sums[tap][i])::"memory");  // not read before
 #pragma unroll
-            for (int i = 0; i < IN / 2; i++) asm volatile("" : "+f"(sums[tap][m][i])::"memory");  // not read before
+        for (int half = 0; half < 2; half++) {
+            const int row = output + thread % 128 / 32 * 16 + half * 8 + lane / 4;
+            float* to = parts + ((size_t)(blockIdx.x * 9 + group * 3 + tap) * OUT + row) * IN + input + lane % 4 * 2;
+            const bool inside = OUT % 64 == 0 || row < OUT;
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = output + m * 64 + thread % 128 / 32 * 16 + half * 8 + lane / 4;
-                const int of = TAPS == 3 ? group * 3 + tap : above * 3 + group;
-                float* to = parts + ((size_t)(blockIdx.x * 9 + of) * OUT + row) * IN + lane % 4 * 2;
-                const bool inside = OUT % (MATRICES * 64) == 0 || row < OUT;
-#pragma unroll
-                for (int i = 0; i < IN / 8; i += 2) {
-                    // Two lanes hold two inputs each of two eights. Turned, each holds four of one.
-                    const float* mine = sums[tap][m] + 4 * i + 2 * half;
-                    if (i + 1 < IN / 8) {
-                        const bool odd = lane & 1;
-                        const float one = __shfl_xor_sync(~0u, odd ? mine[0] : mine[4], 1);
-                        const float two = __shfl_xor_sync(~0u, odd ? mine[1] : mine[5], 1);
-                        float* place = to + (i + odd) * 8 - (odd ? 2 : 0);
-                        if (inside)
-                            asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(place),
-                                         "f"(odd ? one : mine[0]), "f"(odd ? two : mine[1]), "f"(odd ? mine[4] : one),
-                                         "f"(odd ? mine[5] : two) : "memory");
-                    } else if (inside) {
-                        asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to + i * 8), "f"(mine[0]), "f"(mine[1])
-                                     : "memory");
-                    }
+            for (int i = 0; i < N / 8; i += 2) {
+                // Two lanes hold two inputs each of two eights. Turned, each holds four of one.
+                const float* mine = sums[tap] + 4 * i + 2 * half;
+                if (i + 1 < N / 8) {
+                    const bool odd = lane & 1;
+                    const float one = __shfl_xor_sync(~0u, odd ? mine[0] : mine[4], 1);
+                    const float two = __shfl_xor_sync(~0u, odd ? mine[1] : mine[5], 1);
+                    float* place = to + (i + odd) * 8 - (odd ? 2 : 0);
+                    if (inside && (IN % N == 0 || input + (i + odd) * 8 < IN))
+                        asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(place),
+                                     "f"(odd ? one : mine[0]), "f"(odd ? two : mine[1]), "f"(odd ? mine[4] : one),
+                                     "f"(odd ? mine[5] : two) : "memory");
+                } else if (inside && (IN % N == 0 || input + i * 8 < IN)) {
+                    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to + i * 8), "f"(mine[0]), "f"(mine[1])
+                                 : "memory");
                 }
             }
         }
+    }
 }
 
 // sum[i] = parts[0][i] + parts[1][i] + ..., always in the same order; `size` a multiple of four.

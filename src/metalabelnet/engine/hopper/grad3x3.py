@@ -11,9 +11,7 @@ from torch import Tensor
 
 from metalabelnet.engine.hopper.cuda import Kernel, boxes
 from metalabelnet.engine.hopper.kernels import (
-    MOST,
     ROW,
-    SHARED,
     by_eights,
     bytes_of_rows,
     compiles,
@@ -40,28 +38,21 @@ class Plan:
     width: int
     inputs: int
     outputs: int
-    taps: int
-    matrices: int
+    block: int
     rows: int
     columns: int
     stages: int
 
     @property
-    def border(self) -> int:
-        """Rows of what went in beside those of the gradient: for one row of taps none."""
-        return 2 if self.taps == 3 else 0
-
-    @property
     def shared(self) -> int:
         """Bytes of shared memory: tiles of what went in and of the gradient, barriers, what is lost to alignment."""
-        theirs = -(-self.inputs // 64) * bytes_of_rows((self.rows + self.border) * (self.columns + 2))
-        ours = self.matrices * self.rows * self.columns * ROW
-        return self.stages * (theirs + ours + 16) + 1024
+        theirs = bytes_of_rows((self.rows + 2) * (self.columns + 2))
+        return self.stages * (theirs + self.rows * self.columns * ROW + 16) + 1024
 
     @property
     def blocks(self) -> int:
         """Parts of the weights."""
-        return -(-self.outputs // (64 * self.matrices)) * (1 if self.taps == 3 else 3)
+        return -(-self.outputs // 64) * -(-self.inputs // self.block)
 
     def parts(self, images: int, most: int) -> int:
         """Parts of the pixels, where the card works on so many blocks at a time."""
@@ -72,14 +63,10 @@ class Plan:
 @functools.cache
 def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
     """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
-    if not by_eights(height, width, inputs, outputs) or inputs > MOST:
+    if not by_eights(height, width, inputs, outputs):
         return None
-    taps = 3 if inputs <= 64 else 1
-    matrices = 2 if 64 < inputs <= 128 and outputs > 64 else 1
-    columns = 16 if width % 16 == 0 else 8
-    layer = height, width, inputs, outputs
-    ways = [Plan(*layer, taps, matrices, 8, columns, stages) for stages in (5, 4, 3, 2)]
-    return next((way for way in ways if way.shared <= SHARED), None)
+    block = -(-inputs // (8 * -(-inputs // 64))) * 8
+    return Plan(height, width, inputs, outputs, block, 8, 16 if width % 16 == 0 else 8, stages=5)
 
 
 def takes_by_weight(
@@ -104,7 +91,7 @@ def _grad3x3(x: Tensor, grad: Tensor) -> Tensor:
     assert way is not None
     by_tap = _empty(x, grad)
     parts = by_tap.new_empty((way.parts(len(x), processors(x.device)), by_tap.numel()))
-    theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + way.border, way.columns + 2, 64])
+    theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + 2, way.columns + 2, 64])
     ours = boxes(grad.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
     _kernel(way, x.device)((len(parts), way.blocks), THREADS, theirs, ours, parts, len(x))
     _add_up(x.device)((-(-by_tap.numel() // 128), 1), 256, parts, by_tap, *parts.shape)
@@ -122,7 +109,7 @@ def _empty(x: Tensor, grad: Tensor) -> Tensor:
 
 @functools.cache
 def _kernel(way: Plan, device: torch.device) -> Kernel:
-    return kernel("grad3x3", dataclasses.astuple(way), _product(way.inputs), way.shared, device)
+    return kernel("grad3x3", dataclasses.astuple(way), _product(way.block), way.shared, device)
 
 
 @functools.cache
