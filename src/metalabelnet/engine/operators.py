@@ -73,7 +73,7 @@ class Operators:
         self._made = Known()  # what a kernel of ours made, by what a convolution or its way back gave
         self._lined = Known()  # BatchNorm's line over what such a kernel made, by what came out, pooled or not
         self._fixed = Known()  # what such a kernel made, and a line with statistics that are there, by what came out
-        self._masked = Known()  # what such a kernel made, the line, and what came out, by a ReLU's gradient
+        self._masked = Known()  # what such a kernel made, and the line, by a ReLU's gradient
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
         self._pooled = Known()  # a pooling, by its indices in any view
@@ -134,7 +134,7 @@ class Operators:
     def _rectify(self, grad: Tensor, y: Tensor) -> Tensor:
         result: Tensor = self._plain(aten.threshold_backward.default, grad, y, 0)
         if (made := self._made.get(grad)) is not None and (along := self._lined.get(y)) is not None:
-            self._masked[result] = made, along, y
+            self._masked[result] = made, along
         return result
 
     def _max_pool(
@@ -279,10 +279,9 @@ class Operators:
         by_window, pooled = self._spread.get(grad) or (grad, None)
         channels = x.shape[1]
         if (found := self._masked.get(by_window)) is not None:
-            made, along, y = found
+            made, along = found
             made = made.again(positive=along)
-            result = self._plain(aten.threshold_backward.default, made.y[:, :channels], y, 0)
-            result = result if pooled is None else spread(result, pooled)
+            result = made.y[:, :channels] if pooled is None else spread(made.y[:, :channels], pooled)
         elif (made := self._made.get(grad)) is not None and (values := self._made.get(x)) is not None:
             made = made.again(other=values.y)
             result = made.y[:, :channels]

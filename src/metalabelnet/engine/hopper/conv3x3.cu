@@ -54,7 +54,8 @@ template <int left> __device__ __forceinline__ void fold(float* numbers, int lan
 //                          itself and
 //                          SQUARES    its square
 //                          PRODUCTS   its product with `other`
-//                          POSITIVE   likewise, only where the line slope * other + at_zero is above zero
+//                          POSITIVE   likewise, where the line slope * other + at_zero is above zero; elsewhere zeros are
+//                                     given, and add nothing
 //                          or to give instead of it
 //                          RECTIFIED  slope * output + at_zero, or zero if that is below
 enum { NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED };
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(GROUPS * 128)
     constexpr int PATCHES = ROWS * COLUMNS / 64;
     constexpr u32 PANEL = (PIXELS * 128 + 1023) / 1024 * 1024, TILE = PANELS * PANEL;
     constexpr u32 PART = N * 128;
-    constexpr bool STAY = STAGES == PARTS;
+    constexpr bool STAY = STAGES == PARTS, IN_TURNS = STAY && IN > 16;
+    constexpr int HALF = GROUPS / 2;
     constexpr bool WITH_OTHER = THEN == PRODUCTS || THEN == POSITIVE, SUMMED = THEN == SQUARES || WITH_OTHER;
     // Whether there are registers to fetch before the products what is needed after them.
     constexpr int FETCHED = PATCHES * N / 4 * (PLUS + WITH_OTHER);
@@ -161,8 +163,8 @@ __global__ void __launch_bounds__(GROUPS * 128)
         if (EARLY && tile < tiles) fetch();
         const u64 a = matrix(mine + buffer * TILE, PITCH * 128);
         if (tile < tiles) wait(here + 8 * buffer, turn / BUFFERS & 1);
-        // One group multiplies at a time, as fast as all would: the others store meanwhile.
-        if (STAY && turn + group > 0) wait(my_turn + 8 * group, turn - (group == 0) & 1);
+        // Half of the groups multiply at a time, as fast as all would: the others store meanwhile.
+        if (IN_TURNS && (turn > 0 || group >= HALF)) wait(my_turn + 8 * group, turn - (group < HALF) & 1);
 #pragma unroll 1
         for (int tap = 0; tap < 9; tap++)
 #pragma unroll
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
                     if (++slot == STAGES) slot = 0, round++;
                 }
             }
-        if (STAY && leads) arrive(my_turn + 8 * ((group + 1) % GROUPS));
+        if (IN_TURNS && leads) arrive(my_turn + 8 * ((group + HALF) % GROUPS));
         mma_wait<0>();
         if (!STAY) next_weights(turn * PARTS + PARTS - 1);
         if (turn + BUFFERS < turns) {
@@ -241,11 +243,13 @@ __global__ void __launch_bounds__(GROUPS * 128)
                         const u32 plus = p[m][half][j + i];
                         if (PLUS) w[i] = two(low(w[i]) + low(plus), high(w[i]) + high(plus));
                         const u32 with = WITH_OTHER ? o[m][half][j + i] : w[i];
-                        const float out[2] = {low(w[i]), high(w[i])}, its[2] = {low(with), high(with)};
-#pragma unroll
-                        for (int k = 2 * i; k < 2 * i + 2 && SUMMED; k++) {
-                            const bool counts = THEN != POSITIVE || slopes[k] * its[k % 2] + heights[k] > 0.f;
-                            here[k] += counts ? out[k % 2] : 0.f, here[8 + k] += counts ? out[k % 2] * its[k % 2] : 0.f;
+                        if (SUMMED) {
+                            const float its[2] = {low(with), high(with)};
+                            if (THEN == POSITIVE)
+                                w[i] &= (slopes[2 * i] * its[0] + heights[2 * i] > 0.f ? 0xFFFFu : 0u) |
+                                        (slopes[2 * i + 1] * its[1] + heights[2 * i + 1] > 0.f ? 0xFFFF0000u : 0u);
+                            here[2 * i] += low(w[i]), here[8 + 2 * i] += low(w[i]) * its[0];
+                            here[2 * i + 1] += high(w[i]), here[9 + 2 * i] += high(w[i]) * its[1];
                         }
                         if (!whole) *(u32*)(to + i * 8) = w[i];
                     }

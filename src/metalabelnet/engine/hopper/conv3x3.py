@@ -119,7 +119,7 @@ class Made(NamedTuple):
     plus: Tensor | None
 
     def again(self, *, plus: Tensor | None = None, other: Tensor | None = None, positive: Line | None = None) -> Made:
-        """The same plus another tensor, summed with its products with another, or only where a line is positive."""
+        """The same plus another tensor, summed with its products with another; zero but where a line is positive."""
         plus = self.plus if plus is None else plus
         of, outputs = (self.x, self.weight), self.y.shape[1]
         if positive is None:
@@ -167,10 +167,10 @@ def _made(
 
 
 def without_idle_totals(graph: fx.Graph) -> None:
-    """Have no convolution of a recording add up what nothing reads."""
+    """Have no convolution of a recording add up squares that nothing reads."""
     for node in graph.nodes:
         if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
-            node.args = (*node.args[:3], False, node.args[4], None, None, None)
+            node.args = (*node.args[:3], False, *node.args[4:])
 
 
 def _in_rows(weight: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int ROWS, int COLUMNS, 
 __global__ void __launch_bounds__(384)
     grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, float* __restrict__ parts, int images) {
     constexpr int ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS, GROUPS = 3, PITCH = COLUMNS + 2;
-    constexpr int BLOCKS = (IN + N - 1) / N;  // of inputs
+    constexpr int BLOCKS = (IN + N - 1) / N, PANELS = (N + 63) / 64;  // of inputs
     constexpr u32 THEIRS = (ROWS + 2) * PITCH * 128, OURS = ROWS * COLUMNS * 128;
-    constexpr u32 GRAD = (THEIRS + 1023) / 1024 * 1024, TILE = GRAD + OURS;
+    constexpr u32 PANEL = (THEIRS + 1023) / 1024 * 1024, GRAD = PANELS * PANEL, TILE = GRAD + OURS;
     extern __shared__ u8 shared[];
     const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
     const u32 here = tiles_at + STAGES * TILE, done = here + 8 * STAGES;
@@ -34,8 +34,9 @@ __global__ void __launch_bounds__(384)
         const int tile = turn * gridDim.x + blockIdx.x, slot = turn % STAGES;
         const int row = tile / ACROSS % DOWN * ROWS, column = tile % ACROSS * COLUMNS, image = tile / (DOWN * ACROSS);
         const u32 to = tiles_at + slot * TILE, barrier = here + 8 * slot;
-        expect(barrier, THEIRS + OURS);
-        bring_box(to, &x, input, column - 1, row - 1, image, barrier);
+        expect(barrier, PANELS * THEIRS + OURS);
+        for (int panel = 0; panel < PANELS; panel++)
+            bring_box(to + panel * PANEL, &x, input + panel * 64, column - 1, row - 1, image, barrier);
         bring_box(to + GRAD, &grad, output, column, row, image, barrier);
     };
     if (thread == 0)
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(384)
         const int slot = turn % STAGES;
         wait(here + 8 * slot, turn / STAGES & 1);
         const u32 at = tiles_at + slot * TILE;
-        const u64 a = matrix(at + GRAD, COLUMNS * 128), b = matrix(at, PITCH * 128);
+        const u64 a = matrix(at + GRAD, COLUMNS * 128), b = matrix(at, PITCH * 128, PANEL);
         mma_begin();
 #pragma unroll
         for (int pixels = 0; pixels < ROWS * COLUMNS / 16; pixels++) {

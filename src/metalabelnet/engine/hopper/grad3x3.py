@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 THREADS = 384  # three warpgroups
+MOST = 72  # inputs of a block: what a warpgroup adds up of three taps is in its registers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Plan:
     @property
     def shared(self) -> int:
         """Bytes of shared memory: tiles of what went in and of the gradient, barriers, what is lost to alignment."""
-        theirs = bytes_of_rows((self.rows + 2) * (self.columns + 2))
+        theirs = -(-self.block // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
         return self.stages * (theirs + self.rows * self.columns * ROW + 16) + 1024
 
     @property
@@ -65,8 +66,9 @@ def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
     """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
     if not by_eights(height, width, inputs, outputs):
         return None
-    block = -(-inputs // (8 * -(-inputs // 64))) * 8
-    return Plan(height, width, inputs, outputs, block, 8, 16 if width % 16 == 0 else 8, stages=5)
+    block = -(-inputs // (8 * -(-inputs // MOST))) * 8
+    columns = 16 if width % 16 == 0 and block <= 64 else 8
+    return Plan(height, width, inputs, outputs, block, 8, columns, stages=5)
 
 
 def takes_by_weight(
