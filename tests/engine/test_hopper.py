@@ -64,7 +64,7 @@ def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int,
     assert way.block <= 72
 
 
-@pytest.mark.parametrize(("name", "count"), [("conv3x3", 12), ("grad3x3", 8)])
+@pytest.mark.parametrize(("name", "count"), [("conv3x3", 12), ("grad3x3", 9)])
 def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: int) -> None:
     """Those of the plan, and for the convolution whether it adds another, and what then."""
     text = source(name, product(64, a_turned=False, b_turned=True))
@@ -149,8 +149,11 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
         return x.dtype == torch.bfloat16 and weight.shape[2:] == (3, 3) and all({*numbers} == {1} for numbers in around)
 
     def weigh(way: grad3x3.Plan, _: torch.device) -> object:
-        def run(grid: tuple[int, int], threads: int, x: Tensor, grad: Tensor, parts: Tensor, images: int) -> None:
+        def run(grid: tuple[int, int], threads: int, x: Tensor, grad: Tensor, other: Tensor, *rest: Any) -> None:
+            numbers, parts, images = rest
             assert (grid, threads) == ((len(parts), way.blocks), 384)
+            assert way.joined == (numbers is not None)
+            grad = (numbers[0] * grad + numbers[1] * other + numbers[2]).to(grad) if way.joined else grad
             assert images == len(x) == len(grad)
             shape = grad.shape[3], x.shape[3], 3, 3
             x, grad = x.permute(0, 3, 1, 2).float(), grad.permute(0, 3, 1, 2).float()
@@ -217,6 +220,7 @@ def _net() -> nn.Sequential:
     return net
 
 
+WEIGHS = torch.ops.metalabelnet.grad3x3.default
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
@@ -246,7 +250,10 @@ def _as_near(ours: Tensor, theirs: Tensor, exact: Tensor) -> bool:
 
 @pytest.mark.usefixtures("without_a_card")
 def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loss and every gradient; on the way back the kernel sums what BatchNorm asks for."""
+    """Loss and every gradient; on the way back the kernel sums what BatchNorm asks for.
+
+    BatchNorm's gradient goes on to the weights alone in the first layer, and is made there.
+    """
     net, x, y = _net(), IMAGES.contiguous(memory_format=torch.channels_last), torch.arange(8) % 5
     weights = list(net.parameters())
 
@@ -264,6 +271,7 @@ def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) 
     assert [_about(call) for call in calls] == [convolves] * 3 + [back] * 2
     for ours, theirs, exact in zip(recorded, step(x, y), plain(x, y), strict=True):
         assert _as_near(ours, theirs, exact)
+    assert sum(call.args[2] is not None for call in calls[0].graph.find_nodes(op="call_function", target=WEIGHS)) == 1
     monkeypatch.setattr(Operators, "_anew", lambda *_: None)
     calls, summed_apart = _recorded(step, x, y)
     assert not any(call.args[5] for call in calls)
@@ -426,3 +434,12 @@ def test_the_kernel_finds_the_gradient_by_weights(
     for _ in range(2):
         found = hopper.by_weight(x, grad)
         assert torch.allclose(found, true, rtol=1e-4, atol=1e-4 * true.abs().max().item())
+    other = _draw(card, *grad.shape)
+    numbers = [_draw(card, outputs, 1, 1, 1).float().flatten() for _ in range(3)]
+    by_channel = [each.view(-1, 1, 1) for each in numbers]
+    joined = (by_channel[0] * grad + by_channel[1] * other + by_channel[2]).bfloat16()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        true = torch.nn.grad.conv2d_weight(x.float(), weight.shape, joined.float(), padding=1)
+    for _ in range(2):
+        found = hopper.by_weight(x, grad, hopper.Joined(grad, other, *numbers))
+        assert torch.allclose(found, true, rtol=1e-3, atol=1e-3 * true.abs().max().item())

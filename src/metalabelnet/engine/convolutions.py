@@ -48,8 +48,10 @@ def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, hopper.M
     return y[:, :outputs] if outputs % EIGHT else y, made
 
 
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, Any, hopper.Made | None]:
-    """Its gradients by samples and weights in the same way."""
+def convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, joined: hopper.Joined | None = None
+) -> tuple[Any, Any, hopper.Made | None]:
+    """Its gradients by samples and weights in the same way; `joined` says what the gradient is made of."""
     outputs, inputs = weight.shape[:2]
     _, stride, padding, dilation, transposed, output_padding, groups, wanted = rest
     if transposed or groups != 1:
@@ -71,7 +73,7 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) ->
         rest = (None, *around, transposed, output_padding, groups, mask)
         found = aten.convolution_backward.default(grad, x, weight, *rest)
     # Weights first: the gradient by samples is read next, and should still be near.
-    by_weight = hopper.by_weight(x, grad).to(weight.dtype) if weigh else found[1]
+    by_weight = hopper.by_weight(x, grad, joined).to(weight.dtype) if weigh else found[1]
     made = hopper.back(grad, weight) if back else None
     by_x = found[0] if made is None else made.y
     return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None, made

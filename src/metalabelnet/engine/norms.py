@@ -10,7 +10,7 @@ it, the line (x − mean) s + b is x s + t.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -69,6 +69,18 @@ def gradient_sums(
     return by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
 
 
+class Backward(NamedTuple):
+    """The gradients where the statistics are the batch's, and for every channel that by x in numbers.
+
+    ∂x = s ∂y + p x + q
+    """
+
+    by_x: Tensor
+    by_weight: Tensor
+    by_bias: Tensor
+    numbers: tuple[Tensor, Tensor, Tensor]
+
+
 def batch_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -78,13 +90,14 @@ def batch_norm_backward(
     sums: tuple[Tensor, Tensor],
     *,
     coarse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by x, weight and bias where the statistics are the batch's."""
+) -> Backward:
+    """The gradients by x, weight and bias, with the sums of ∂y and of ∂y (x − mean)."""
     count, (total, dot) = x.numel() // x.shape[1], sums
     s = _scale(weight, invstd)
     m, c = total * s / count, dot * invstd * invstd * s / count
     by_x = grad * by_channel(s, x) + _line(x, mean, -c, -m, coarse=coarse)
-    return by_x, dot * invstd, total
+    slope = kept(-c)
+    return Backward(by_x, dot * invstd, total, (s, slope, _at_zero(mean, slope, -m)))
 
 
 def line(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:

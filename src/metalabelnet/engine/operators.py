@@ -73,6 +73,7 @@ class Operators:
         self._made = Known()  # what a kernel of ours made, by what a convolution or its way back gave
         self._lined = Known()  # BatchNorm's line over what such a kernel made, by what came out, pooled or not
         self._fixed = Known()  # what such a kernel made, and a line with statistics that are there, by what came out
+        self._joined = Known()  # BatchNorm's gradient, as it is made of two that such kernels made
         self._masked = Known()  # what such a kernel made, and the line, by a ReLU's gradient
         self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
         self._rectified = Known()  # what went into a ReLU, by what came out
@@ -265,29 +266,27 @@ class Operators:
         x, mean = self._normed.get(x) or self._without_bias(x, mean)
         if not any(wanted[1:]):  # the same bias in all places changes nothing then
             grad, _ = self._biased.get(grad) or (grad, None)
-        if (found := self._anew(grad, x)) is None:
+        by_window, pooled = self._spread.get(grad) or (grad, None)
+        channels, values, made = x.shape[1], self._made.get(x), self._anew(by_window, x)
+        if made is None:
             sums = gradient_sums(grad, x, mean, self._spread.get(grad))
         else:
-            grad, (total, dot) = found
-            sums = total, dot - mean * total
-        by_x, by_weight, by_bias = batch_norm_backward(grad, x, weight, mean, invstd, sums, coarse=self._is_coarse(x))
-        self._centred[by_x] = True
-        return tuple(g if asked else None for g, asked in zip((by_x, by_weight, by_bias), wanted, strict=True))
+            total, dot = made.totals(channels)
+            alone, sums = made.y[:, :channels], (total, dot - mean * total)
+            grad = (alone if pooled is None else spread(alone, pooled)).to(grad.dtype)
+        found = batch_norm_backward(grad, x, weight, mean, invstd, sums, coarse=values is not None)
+        self._centred[found.by_x] = True
+        if not (made is None or values is None or pooled):
+            self._joined[found.by_x] = hopper.Joined(made.y, values.y, *found.numbers)
+        return tuple(g if asked else None for g, asked in zip(found[:3], wanted, strict=True))
 
-    def _anew(self, grad: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]] | None:
+    def _anew(self, grad: Tensor, x: Tensor) -> hopper.Made | None:
         """What came to BatchNorm, said again so that the kernel that made it sums it and its products with x."""
-        by_window, pooled = self._spread.get(grad) or (grad, None)
-        channels = x.shape[1]
-        if (found := self._masked.get(by_window)) is not None:
+        if (found := self._masked.get(grad)) is not None:
             made, along = found
-            made = made.again(positive=along)
-            result = made.y[:, :channels] if pooled is None else spread(made.y[:, :channels], pooled)
-        elif (made := self._made.get(grad)) is not None and (values := self._made.get(x)) is not None:
-            made = made.again(other=values.y)
-            result = made.y[:, :channels]
-        else:
-            return None
-        return result.to(grad.dtype), made.totals(channels)
+            return made.again(positive=along)  # type: ignore[no-any-return]
+        made, values = self._made.get(grad), self._made.get(x)
+        return None if made is None or values is None else made.again(other=values.y)
 
     def _cudnn_norm_backward(
         self,
@@ -305,7 +304,16 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        known = self._centred, self._biased, self._made, self._lined, self._fixed, self._masked, self._spread
+        known = (
+            self._centred,
+            self._biased,
+            self._made,
+            self._lined,
+            self._fixed,
+            self._joined,
+            self._masked,
+            self._spread,
+        )
         if self._as_it_is or all(of.get(x) is None for of in known):
             return NotImplemented
         return self._copied(x, **kwargs)
@@ -317,7 +325,7 @@ class Operators:
             self._centred[result] = True
         if (biased := self._biased.get(x)) is not None:
             self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
-        for known in (self._made, self._lined, self._fixed, self._masked):
+        for known in (self._made, self._lined, self._fixed, self._joined, self._masked):
             if (what := known.get(x)) is not None:
                 known[result] = what
         if (found := self._spread.get(x)) is not None:
@@ -377,7 +385,8 @@ class Operators:
             by_bias = grad.new_zeros(grad.shape[1]) if self._centred.get(grad) else grad.sum(places)
         by_x, by_weight, made = NotImplemented, None, None
         if self.tensor_cores:
-            by_x, by_weight, made = self._plain(convolution_backward, grad, x, weight, *rest)
+            joined = None if wanted[0] else self._joined.get(grad)  # else it is wanted as it is
+            by_x, by_weight, made = self._plain(convolution_backward, grad, x, weight, *rest, joined=joined)
         if by_x is NotImplemented:
             rest = (None, *rest[1:-1], [wanted[0], wanted[1], False])
             by_x, by_weight, _ = self._plain(aten.convolution_backward.default, grad, x, weight, *rest)

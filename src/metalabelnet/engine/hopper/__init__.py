@@ -12,6 +12,16 @@ Where one does not take a layer, or cannot be compiled, the library does it.
 from __future__ import annotations
 
 from metalabelnet.engine.hopper.conv3x3 import Line, Made, back, convolution, takes, without_idle_totals
-from metalabelnet.engine.hopper.grad3x3 import by_weight, takes_by_weight
+from metalabelnet.engine.hopper.grad3x3 import Joined, by_weight, takes_by_weight
 
-__all__ = ["Line", "Made", "back", "by_weight", "convolution", "takes", "takes_by_weight", "without_idle_totals"]
+__all__ = [
+    "Joined",
+    "Line",
+    "Made",
+    "back",
+    "by_weight",
+    "convolution",
+    "takes",
+    "takes_by_weight",
+    "without_idle_totals",
+]

@@ -10,13 +10,6 @@ __device__ __forceinline__ void bring_box(u32 to, const Map* from, int channel, 
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
         "[%5];" ::"r"(to), "l"(from), "r"(channel), "r"(tap), "r"(output), "r"(barrier) : "memory");
 }
-__device__ __forceinline__ u32 two(float low, float high) {
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
 // Four bytes, or as many times four as there are: the compiler knows which.
 __device__ __forceinline__ void load(const void* from, void* to, int count) {
     u32* v = (u32*)to;
@@ -161,6 +154,12 @@ __global__ void __launch_bounds__(GROUPS * 128)
             }
         };
         if (EARLY && tile < tiles) fetch();
+#pragma unroll
+        for (int i = 0; i < PATCHES * 2 * N / 32 && !EARLY && tile < tiles; i++) {  // at least nearer
+            const size_t at = pixels[i / 2 % PATCHES][i % 2] * OUT + blockIdx.y * N + i / (2 * PATCHES) * 32 + quarter * 8;
+            if (PLUS) asm volatile("prefetch.global.L2 [%0];" ::"l"(plus + at));
+            if (WITH_OTHER) asm volatile("prefetch.global.L2 [%0];" ::"l"(other + at));
+        }
         const u64 a = matrix(mine + buffer * TILE, PITCH * 128);
         if (tile < tiles) wait(here + 8 * buffer, turn / BUFFERS & 1);
         // Half of the groups multiply at a time, as fast as all would: the others store meanwhile.

@@ -7,13 +7,16 @@
 // N                        inputs of a block; it has 64 outputs and all taps, a row of them for each of three warpgroups
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   tiles that are there at a time
-template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int ROWS, int COLUMNS, int STAGES>
+// JOINED                   whether the gradient is yet to be made of two: for every output three numbers say how, so much of
+//                          `grad`, so much of `other`, and so much more
+template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int ROWS, int COLUMNS, int STAGES, bool JOINED>
 __global__ void __launch_bounds__(384)
-    grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, float* __restrict__ parts, int images) {
+    grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, const __grid_constant__ Map other,
+            const float* __restrict__ numbers, float* __restrict__ parts, int images) {
     constexpr int ACROSS = WIDTH / COLUMNS, DOWN = HEIGHT / ROWS, GROUPS = 3, PITCH = COLUMNS + 2;
     constexpr int BLOCKS = (IN + N - 1) / N, PANELS = (N + 63) / 64;  // of inputs
     constexpr u32 THEIRS = (ROWS + 2) * PITCH * 128, OURS = ROWS * COLUMNS * 128;
-    constexpr u32 PANEL = (THEIRS + 1023) / 1024 * 1024, GRAD = PANELS * PANEL, TILE = GRAD + OURS;
+    constexpr u32 PANEL = (THEIRS + 1023) / 1024 * 1024, GRAD = PANELS * PANEL, TILE = GRAD + (1 + JOINED) * OURS;
     extern __shared__ u8 shared[];
     const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
     const u32 here = tiles_at + STAGES * TILE, done = here + 8 * STAGES;
@@ -34,13 +37,38 @@ __global__ void __launch_bounds__(384)
         const int tile = turn * gridDim.x + blockIdx.x, slot = turn % STAGES;
         const int row = tile / ACROSS % DOWN * ROWS, column = tile % ACROSS * COLUMNS, image = tile / (DOWN * ACROSS);
         const u32 to = tiles_at + slot * TILE, barrier = here + 8 * slot;
-        expect(barrier, PANELS * THEIRS + OURS);
+        expect(barrier, PANELS * THEIRS + (1 + JOINED) * OURS);
         for (int panel = 0; panel < PANELS; panel++)
             bring_box(to + panel * PANEL, &x, input + panel * 64, column - 1, row - 1, image, barrier);
         bring_box(to + GRAD, &grad, output, column, row, image, barrier);
+        if (JOINED) bring_box(to + GRAD + OURS, &other, output, column, row, image, barrier);
     };
     if (thread == 0)
         for (int turn = 0; turn < STAGES && turn < turns; turn++) bring_tile(turn);
+
+    // A thread joins the same eight outputs of all its pixels: 16 bytes of a row, where the swizzle has put them.
+    const int eight = output + (thread % 8 ^ thread / 8 % 8) * 8;
+    float of_grad[8], of_other[8], more[8];
+#pragma unroll
+    for (int i = 0; i < 8 && JOINED; i++) {
+        const bool inside = OUT % 64 == 0 || eight < OUT;
+        of_grad[i] = inside ? numbers[eight + i] : 0.f;
+        of_other[i] = inside ? numbers[OUT + eight + i] : 0.f;
+        more[i] = inside ? numbers[2 * OUT + eight + i] : 0.f;
+    }
+    auto join = [&](u32 at) {
+        for (int piece = thread; piece < ROWS * COLUMNS * 8; piece += 384) {
+            u32 g[4], o[4];
+            load_shared(at + piece * 16, g), load_shared(at + OURS + piece * 16, o);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                g[i] = two(of_grad[2 * i] * low(g[i]) + of_other[2 * i] * low(o[i]) + more[2 * i],
+                           of_grad[2 * i + 1] * high(g[i]) + of_other[2 * i + 1] * high(o[i]) + more[2 * i + 1]);
+            store_shared(at + piece * 16, g);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the products read past the threads' own view
+        __syncthreads();
+    };
 
     float sums[3][N / 2];
 #pragma unroll
@@ -60,6 +88,7 @@ __global__ void __launch_bounds__(384)
         const int slot = turn % STAGES;
         wait(here + 8 * slot, turn / STAGES & 1);
         const u32 at = tiles_at + slot * TILE;
+        if (JOINED) join(at + GRAD);
         const u64 a = matrix(at + GRAD, COLUMNS * 128), b = matrix(at, PITCH * 128, PANEL);
         mma_begin();
 #pragma unroll

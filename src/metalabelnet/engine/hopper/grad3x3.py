@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from metalabelnet.engine.hopper.cuda import Kernel, boxes
 from metalabelnet.engine.hopper.kernels import (
@@ -43,12 +44,14 @@ class Plan:
     rows: int
     columns: int
     stages: int
+    joined: bool
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory: tiles of what went in and of the gradient, barriers, what is lost to alignment."""
         theirs = -(-self.block // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
-        return self.stages * (theirs + self.rows * self.columns * ROW + 16) + 1024
+        ours = (1 + self.joined) * self.rows * self.columns * ROW
+        return self.stages * (theirs + ours + 16) + 1024
 
     @property
     def blocks(self) -> int:
@@ -62,13 +65,13 @@ class Plan:
 
 
 @functools.cache
-def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
+def plan(height: int, width: int, inputs: int, outputs: int, *, joined: bool = False) -> Plan | None:
     """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
     if not by_eights(height, width, inputs, outputs):
         return None
     block = -(-inputs // (8 * -(-inputs // MOST))) * 8
     columns = 16 if width % 16 == 0 and block <= 64 else 8
-    return Plan(height, width, inputs, outputs, block, 8, columns, stages=5)
+    return Plan(height, width, inputs, outputs, block, 8, columns, 3 if joined else 5, joined)
 
 
 def takes_by_weight(
@@ -81,27 +84,46 @@ def takes_by_weight(
     return way is not None and _works(way, x.device)
 
 
-def by_weight(x: Tensor, grad: Tensor) -> Tensor:
-    """The gradient by the weights, of what went in and the gradient by what came out; in float32."""
-    by_tap: Tensor = _grad3x3(last(x), last(grad))
+class Joined(NamedTuple):
+    """A gradient that is yet to be made of two: so much of each, and so much more, for every output."""
+
+    grad: Tensor
+    other: Tensor
+    of_grad: Tensor
+    of_other: Tensor
+    more: Tensor
+
+
+def by_weight(x: Tensor, grad: Tensor, joined: Joined | None = None) -> Tensor:
+    """The gradient by the weights, of what went in and the gradient by what came out; in float32.
+
+    If that gradient is known to be joined of two, the kernel joins them on its way.
+    """
+    if joined is None:
+        by_tap: Tensor = _grad3x3(last(x), last(grad), None, None)
+    else:
+        outputs = joined.grad.shape[1]
+        numbers = torch.stack([pad(each, [0, outputs - len(each)]) for each in joined[2:]])
+        by_tap = _grad3x3(last(x), last(joined.grad), last(joined.other), numbers)
     return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
 
 
 @torch.library.custom_op("metalabelnet::grad3x3", mutates_args=())
-def _grad3x3(x: Tensor, grad: Tensor) -> Tensor:
-    way = plan(*x.shape[2:], x.shape[1], grad.shape[1])
+def _grad3x3(x: Tensor, grad: Tensor, other: Tensor | None, numbers: Tensor | None) -> Tensor:
+    way = plan(*x.shape[2:], x.shape[1], grad.shape[1], joined=other is not None)
     assert way is not None
     by_tap = _empty(x, grad)
     parts = by_tap.new_empty((way.parts(len(x), processors(x.device)), by_tap.numel()))
     theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + 2, way.columns + 2, 64])
     ours = boxes(grad.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
-    _kernel(way, x.device)((len(parts), way.blocks), THREADS, theirs, ours, parts, len(x))
+    others = ours if other is None else boxes(other.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
+    _kernel(way, x.device)((len(parts), way.blocks), THREADS, theirs, ours, others, numbers, parts, len(x))
     _add_up(x.device)((-(-by_tap.numel() // 128), 1), 256, parts, by_tap, *parts.shape)
     return by_tap
 
 
 @_grad3x3.register_fake
-def _(x: Tensor, grad: Tensor) -> Tensor:
+def _(x: Tensor, grad: Tensor, other: Tensor | None, numbers: Tensor | None) -> Tensor:  # noqa: ARG001
     return _empty(x, grad)
 
 
@@ -111,7 +133,7 @@ def _empty(x: Tensor, grad: Tensor) -> Tensor:
 
 @functools.cache
 def _kernel(way: Plan, device: torch.device) -> Kernel:
-    return kernel("grad3x3", dataclasses.astuple(way), _product(way.block), way.shared, device)
+    return kernel("grad3x3", [int(n) for n in dataclasses.astuple(way)], _product(way.block), way.shared, device)
 
 
 @functools.cache

@@ -45,3 +45,18 @@ template <int left> __device__ __forceinline__ void mma_wait() {
 __device__ __forceinline__ u64 matrix(u32 at, u32 stride, u32 next = 16) {
     return (u64)(at >> 4) | (u64)(next >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)1 << 62;
 }
+// Two numbers in bfloat16.
+__device__ __forceinline__ u32 two(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
+__device__ __forceinline__ void load_shared(u32 from, u32* v) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from));
+}
+__device__ __forceinline__ void store_shared(u32 to, const u32* v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
