@@ -73,6 +73,7 @@ def compile_graph(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Step:
         # what a recording computes side by side stays there: to be joined is worth more than to be near its reader.
         options: dict[str, Any] = {"assert_indirect_indexing": False, "reorder_for_locality": False}
         options |= {"realize_reads_threshold": 12, "realize_opcount_threshold": 50}
+        options |= {"inplace_buffers": False}  # kernels that write where they read took a third longer
         options |= {"post_grad_custom_pre_pass": _our_part()}
         shapes = FakeTensorMode(shape_env=ShapeEnv())  # without them the compiler neither keeps nor finds anything
         given = [shapes.from_tensor(tensor, static_shapes=True) for tensor in examples]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from metalabelnet.core.products import by_channel
 from metalabelnet.engine import hopper
 from metalabelnet.engine.convolutions import by_eight, convolution, convolution_backward
 from metalabelnet.engine.kept import kept
@@ -358,14 +359,16 @@ class Operators:
         return result
 
     def _add_(self, x: Tensor, y: Any, *, alpha: float = 1) -> Any:
-        """The tangent of a convolution, of two: the second kernel adds the first."""
-        if not isinstance(y, Tensor):
+        """What tangents are added up of: two convolutions, or what BatchNorm makes of one and what moves it."""
+        if not isinstance(y, Tensor) or alpha != 1:
             return NotImplemented
+        if (joined := self._joined.get(x)) is not None and (fixed := self._fixed.get(y)) is not None:
+            return self._add_line(x, joined, *fixed)
         read, bias = self._biased.get(y) or (y, None)
         first, second = self._made.get(x), self._made.get(read)
-        if first is None or second is None or alpha != 1 or first.y.shape != second.y.shape:
+        if first is None or second is None or first.y.shape != second.y.shape:
             return NotImplemented
-        made = second.again(plus=first.again().y)  # x itself is written into
+        made = second.again(plus=first.again().y)  # the second kernel adds the first; x itself is written into
         both = made.y[:, : x.shape[1]]
         self._made[both] = made
         x.copy_(both if bias is None else both + bias.view(-1, 1, 1))
@@ -374,6 +377,15 @@ class Operators:
         else:
             self._biased.after_writing(x, (both, bias))
         return x
+
+    def _add_line(self, x: Tensor, joined: hopper.Joined, made: hopper.Made, slope: Tensor, at_zero: Tensor) -> Any:
+        """Two lines over the same numbers are one."""
+        if _place(joined.other) != _place(made.y):
+            return NotImplemented
+        grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in joined[:2])
+        slope, at_zero = kept(joined.of_other + slope), kept(joined.more + at_zero)
+        line = values * by_channel(slope, x) + by_channel(at_zero, x)
+        return x.copy_(grad * by_channel(joined.of_grad, x) + line)
 
     def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
         if self._as_it_is:
