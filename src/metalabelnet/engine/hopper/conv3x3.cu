@@ -27,13 +27,17 @@ __device__ __forceinline__ void store16(void* to, const u32* v) {
                  : "memory");
 }
 // Two lanes add up twice `left` numbers each, and each goes on with half of them: the upper lane with the upper half.
-template <int left> __device__ __forceinline__ void fold(float* numbers, int lane, int apart) {
+template <int left> __device__ __forceinline__ void halve(float* numbers, int lane, int apart) {
     const bool upper = lane & apart;
 #pragma unroll
     for (int i = 0; i < left; i++) {
         const float low = numbers[i], high = numbers[i + left];
         numbers[i] = (upper ? high : low) + __shfl_xor_sync(~0u, upper ? low : high, apart);
     }
+}
+// The lanes that have the same sixteen numbers of other pixels: each goes on with two of them.
+__device__ __forceinline__ void fold(float* numbers, int lane) {
+    halve<8>(numbers, lane, 4), halve<4>(numbers, lane, 8), halve<2>(numbers, lane, 16);
 }
 
 // HEIGHT, WIDTH, IN, OUT   of the images
@@ -66,9 +70,13 @@ __global__ void __launch_bounds__(GROUPS * 128)
     constexpr bool STAY = STAGES == PARTS, IN_TURNS = STAY && IN > 16;
     constexpr int HALF = GROUPS / 2;
     constexpr bool WITH_OTHER = THEN == PRODUCTS || THEN == POSITIVE, SUMMED = THEN == SQUARES || WITH_OTHER;
-    // Whether there are registers to fetch before the products what is needed after them.
-    constexpr int FETCHED = PATCHES * N / 4 * (PLUS + WITH_OTHER);
-    constexpr bool EARLY = PATCHES * (N / 2 + 10) + FETCHED + 45 <= (GROUPS > 2 ? 128 : 255);
+    // Registers: what there are, what a patch takes, what is fetched for one. Some patches are fetched for before the
+    // products, not after them, and totals are kept apart for each lane to the end, where there is room.
+    constexpr int MOST = GROUPS > 2 ? 128 : 255, TAKEN = 45 + PATCHES * (N / 2 + 10);
+    constexpr int FETCHED = N / 4 * (PLUS + WITH_OTHER), ROOM = FETCHED ? (MOST - TAKEN) / FETCHED : 0;
+    constexpr int EARLY = ROOM < PATCHES ? ROOM : PATCHES;
+    constexpr bool APART = SUMMED && TAKEN + EARLY * FETCHED + N / 2 <= MOST - 5;
+    constexpr int TOTALS = SUMMED ? (N + 31) / 32 * (APART ? 16 : 2) : 1;
     extern __shared__ u8 shared[];
     const u32 tiles_at = ((u32)__cvta_generic_to_shared(shared) + 1023) / 1024 * 1024;
     const u32 weights_at = tiles_at + GROUPS * BUFFERS * TILE, barriers = weights_at + STAGES * PART;
@@ -123,7 +131,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
     };
 
     const int quarter = lane % 4;
-    float total[SUMMED ? (N + 31) / 32 * 2 : 1] = {};  // of each four eights two of the sixteen: the lanes share them
+    float total[TOTALS] = {};  // of four eights all sixteen, or two: lanes can share them
     for (int turn = 0; turn < turns; turn++) {
         const int tile = turn * step + blockIdx.x * GROUPS + group, buffer = turn % BUFFERS;
         if (STAY && tile >= tiles) break;
@@ -138,13 +146,13 @@ __global__ void __launch_bounds__(GROUPS * 128)
                 pixels[m][half] = (size_t)(tile / (DOWN * ACROSS) * HEIGHT + row) * WIDTH + column;
             }
         u32 p[PATCHES][2][N / 8], o[PATCHES][2][N / 8];
-        auto fetch = [&]() {  // what is added and what is multiplied with, in the order of what is stored
+        auto fetch = [&](int first, int end) {  // what is added and multiplied with, in the order of what is stored
 #pragma unroll
             for (int j = 0; j < N / 8; j += j + 4 <= N / 8 ? 4 : 1) {
                 const int words = j + 4 <= N / 8 ? 4 : 1, output = blockIdx.y * N + j * 8 + quarter * words * 2;
                 if (OUT % N && output >= OUT) continue;
 #pragma unroll
-                for (int m = 0; m < PATCHES; m++)
+                for (int m = first; m < end; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         const size_t at = pixels[m][half] * OUT + output;
@@ -153,13 +161,15 @@ __global__ void __launch_bounds__(GROUPS * 128)
                     }
             }
         };
-        if (EARLY && tile < tiles) fetch();
+        if (tile < tiles) fetch(0, EARLY);
 #pragma unroll
-        for (int i = 0; i < PATCHES * 2 * N / 32 && !EARLY && tile < tiles; i++) {  // at least nearer
-            const size_t at = pixels[i / 2 % PATCHES][i % 2] * OUT + blockIdx.y * N + i / (2 * PATCHES) * 32 + quarter * 8;
-            if (PLUS) asm volatile("prefetch.global.L2 [%0];" ::"l"(plus + at));
-            if (WITH_OTHER) asm volatile("prefetch.global.L2 [%0];" ::"l"(other + at));
-        }
+        for (int i = EARLY * 2; i < PATCHES * 2 && FETCHED && tile < tiles; i++)
+#pragma unroll
+            for (int j = 0; j < N; j += 32) {  // at least nearer
+                const size_t at = pixels[i / 2][i % 2] * OUT + blockIdx.y * N + j + quarter * 8;
+                if (PLUS) asm volatile("prefetch.global.L2 [%0];" ::"l"(plus + at));
+                if (WITH_OTHER) asm volatile("prefetch.global.L2 [%0];" ::"l"(other + at));
+            }
         const u64 a = matrix(mine + buffer * TILE, PITCH * 128);
         if (tile < tiles) wait(here + 8 * buffer, turn / BUFFERS & 1);
         // Half of the groups multiply at a time, as fast as all would: the others store meanwhile.
@@ -219,12 +229,13 @@ __global__ void __launch_bounds__(GROUPS * 128)
                     t = __shfl_xor_sync(~0u, quarter & 2 ? w[0] : w[2], 2), (quarter & 2 ? w[0] : w[2]) = t;
                     t = __shfl_xor_sync(~0u, quarter & 2 ? w[1] : w[3], 2), (quarter & 2 ? w[1] : w[3]) = t;
                 }
-        if (!EARLY) fetch();
+        fetch(EARLY, PATCHES);
 #pragma unroll
         for (int j = 0; j < N / 8; j += 4) {
             const bool whole = j + 4 <= N / 8;
             const int output = j * 8 + quarter * (whole ? 8 : 2);
-            float slopes[8], heights[8], here[16] = {};  // of eight outputs the totals, then the others
+            float slopes[8], heights[8], fresh[16] = {};
+            float* here = APART ? total + j * 4 : fresh;  // of eight outputs the totals, then the others
 #pragma unroll
             for (int k = 0; k < 8 && j + (whole ? 0 : k / 2) < N / 8 && THEN == POSITIVE; k++) {
                 const int of = output + (whole ? k : k / 2 * 8 + k % 2);
@@ -254,8 +265,8 @@ __global__ void __launch_bounds__(GROUPS * 128)
                     }
                     if (whole && (OUT % N == 0 || (int)blockIdx.y * N + output < OUT)) store16(to, w);
                 }
-            if (SUMMED) {
-                fold<8>(here, lane, 4), fold<4>(here, lane, 8), fold<2>(here, lane, 16);
+            if (SUMMED && !APART) {
+                fold(here, lane);
                 total[j / 2] += here[0], total[j / 2 + 1] += here[1];
             }
         }
@@ -264,9 +275,10 @@ __global__ void __launch_bounds__(GROUPS * 128)
         const int first = (lane & 4 ? 8 : 0) + (lane & 8 ? 4 : 0) + (lane & 16 ? 2 : 0);
 #pragma unroll
         for (int i = 0; i < (N + 31) / 32 * 2; i++) {
+            if (APART && i % 2 == 0) fold(total + i * 8, lane);
             const int j = i / 2 * 4, k = (first + i % 2) % 8;
             const int output = j + 4 <= N / 8 ? (j + quarter) * 8 + k : (j + k / 2) * 8 + quarter * 2 + k % 2;
-            if (output < N) by_warp[thread / 32 * 2 * N + (first >= 8 ? N : 0) + output] = total[i];
+            if (output < N) by_warp[thread / 32 * 2 * N + (first >= 8 ? N : 0) + output] = total[APART ? i / 2 * 16 + i % 2 : i];
         }
         __syncthreads();
         for (int i = thread; i < 2 * N; i += GROUPS * 128) {
