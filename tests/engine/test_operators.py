@@ -6,11 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from metalabelnet.core.products import make_dual, unpack_dual
+from metalabelnet.engine.known import Known
 from metalabelnet.engine.norms import batch_norm
-from metalabelnet.engine.operators import Known, Operators
+from metalabelnet.engine.operators import Operators
 
 
 def draw(*shape: int) -> Tensor:
@@ -189,6 +192,25 @@ def test_behind_a_pooling_batch_norm_sums_over_windows(last: bool) -> None:
     assert all(node.args[0].meta["val"].shape[2:] == (3, 3) for node in sums)
 
 
+def test_a_pooled_tangent_is_read_where_its_channels_are() -> None:
+    """With channels last: to lay it flat, as forward mode asks for, would copy all of it."""
+    x, tangent = (draw(n, 8, 4, 6)[:2].contiguous(memory_format=torch.channels_last) for n in (2, 3))
+
+    def pool(x: Tensor, tangent: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            of_x = unpack_dual(make_dual(x, tangent)).tangent
+            _, which = functional.max_pool2d_with_indices(x, 2)
+            found: Tensor = of_x.flatten(-2).gather(-1, which.flatten(-2)).view_as(which)
+            return found
+
+    recording = make_fx(pool, decomposition_table=Operators(tensor_cores=True).table, tracing_mode="real")(x, tangent)
+    recording.graph.eliminate_dead_code()
+    recording.recompile()
+    assert torch.equal(recording(x, tangent), pool(x, tangent))
+    assert "gather" not in recording.code
+    assert "clone" not in recording.code
+
+
 def test_what_was_written_into_is_no_longer_known() -> None:
     """A ReLU in place of its input: the backward pass must not ask the number that is gone."""
 
@@ -208,5 +230,17 @@ def test_a_tensor_of_another_shape_at_the_same_place_is_another() -> None:
     assert known.get(x.detach()) == "six"
     assert known.get(x[:3]) is None
     assert known.get(x.view(2, 3)) is None
+    x.add_(1)
+    assert known.get(x) is None
+
+
+def test_what_an_operator_writes_is_known_when_it_is_through() -> None:
+    """And no longer after another."""
+    known = Known()
+    x = torch.zeros(3)
+    known.after_writing(x, "ones")
+    assert known.get(x) is None
+    x.add_(1)
+    assert known.get(x) == "ones"
     x.add_(1)
     assert known.get(x) is None

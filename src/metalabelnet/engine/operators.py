@@ -6,7 +6,10 @@ ReLU, backwards          asks the number that went in, not the one that came out
 BatchNorm                see `norms`
 a bias before BatchNorm  moves the mean and nothing else: the normalisation reads what is there without it. It has no
                          gradient: what comes back through BatchNorm sums to zero over samples and places.
-convolutions             on CUDA: see `convolutions`
+convolutions             on CUDA: see `convolutions`. Where a kernel of our own makes one, it does more on its way: it
+                         sums what BatchNorm asks for, adds the other product of a tangent, gives what comes out of
+                         BatchNorm with fixed statistics and ReLU. What is asked shows later: the convolution is then
+                         said again.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from metalabelnet.core.products import by_channel
 from metalabelnet.engine import hopper
 from metalabelnet.engine.convolutions import by_eight, convolution, convolution_backward
 from metalabelnet.engine.kept import kept
+from metalabelnet.engine.known import Known, place
 from metalabelnet.engine.norms import batch_norm, batch_norm_backward, fixed_norm, follow, gradient_sums, line
 from metalabelnet.engine.pooling import Pooled, chosen, max_pool, spread
 
@@ -28,40 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 aten = torch.ops.aten
-
-
-class Known:
-    """What is known of tensors, by where their numbers lie: autograd hands back others than those it was given.
-
-    What is known are tensors too, and both are kept, so that no other comes to lie there. Where one of them was written
-    into since, nothing is known any more.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[Any, tuple[Tensor, Any, list[int]]] = {}
-
-    def __setitem__(self, tensor: Tensor, what: Any) -> None:
-        self._found[_place(tensor)] = tensor, what, _versions(tensor, what)
-
-    def after_writing(self, tensor: Tensor, what: Any) -> None:
-        """Of a tensor that an operator has written into: PyTorch counts that when the operator is through."""
-        version, *others = _versions(tensor, what)
-        self._found[_place(tensor)] = tensor, what, [version + 1, *others]
-
-    def get(self, tensor: Tensor) -> Any:
-        """What is known of this tensor, or None."""
-        _, what, versions = self._found.get(_place(tensor), (None, None, []))
-        return what if versions == _versions(tensor, what) else None
-
-
-def _place(tensor: Tensor) -> Any:
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _versions(*of: Any) -> list[int]:
-    """How often each of these tensors has been written into."""
-    tensors = [leaf for leaf in pytree.tree_leaves(of) if isinstance(leaf, Tensor)]
-    return [tensor._version for tensor in tensors]  # noqa: SLF001 (its only name)
 
 
 class Operators:
@@ -81,6 +50,13 @@ class Operators:
         self._pooled = Known()  # a pooling, by its indices in any view
         self._flat = Known()  # what was laid flat, of tensors with channels last
         self._spread = Known()  # the gradient at each window and the pooling, by the gradient at each pixel
+        self._of_copies = (
+            self._made,
+            self._lined,
+            self._fixed,
+            self._joined,
+            self._masked,
+        )  # which know the same of them
         self._as_it_is = False
         self.table: dict[Any, Callable[..., Any]] = {
             aten.relu.default: self._relu,
@@ -126,7 +102,7 @@ class Operators:
             return NotImplemented
         if threshold == 0 and (found := self._spread.get(grad)) is not None:
             by_window, pooled = found
-            if _place(pooled.x) == _place(y):  # the largest was kept if its window's value is positive
+            if place(pooled.x) == place(y):  # the largest was kept if its window's value is positive
                 return self._spread_over(self._rectify(by_window, pooled.y), pooled)
         before = self._rectified.get(y)
         if threshold == 0 and before is not None:
@@ -199,7 +175,8 @@ class Operators:
         if pooled is None or dim != -1 or x.ndim != 3:
             return NotImplemented
         laid = self._flat.get(x)
-        return chosen(x.view(pooled.x.shape) if laid is None else laid, pooled).view(index.shape)
+        whole = laid if laid is not None and laid.shape == pooled.x.shape else x.view(pooled.x.shape)
+        return chosen(whole, pooled).view(index.shape)
 
     def _native_norm(
         self,
@@ -218,8 +195,9 @@ class Operators:
             if running_mean is None or running_var is None:
                 return NotImplemented
             read, mean = self._without_bias(x, running_mean)
-            y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=self._is_coarse(read))
-            if (made := self._made.get(read)) is not None:
+            made = self._made.get(read)
+            y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=made is not None)
+            if made is not None:
                 self._fixed[y] = made, *line(weight, bias, mean, (running_var + eps).rsqrt())
             return y, x.new_empty(0), x.new_empty(0)
         read, before = self._biased.get(x) or (x, None)
@@ -239,10 +217,6 @@ class Operators:
         """What was there before a bias was added, and its mean."""
         read, before = self._biased.get(x) or (x, None)
         return read, mean if before is None else mean - before
-
-    def _is_coarse(self, x: Tensor) -> bool:
-        """Whether these numbers were in bfloat16."""
-        return self._made.get(x) is not None
 
     def _cudnn_norm(self, *args: Any, **kwargs: Any) -> Any:
         result = self._native_norm(*args, **kwargs)
@@ -277,7 +251,7 @@ class Operators:
             grad = (alone if pooled is None else spread(alone, pooled)).to(grad.dtype)
         found = batch_norm_backward(grad, x, weight, mean, invstd, sums, coarse=values is not None)
         self._centred[found.by_x] = True
-        if not (made is None or values is None or pooled):
+        if made is not None and values is not None and pooled is None:
             self._joined[found.by_x] = hopper.Joined(made.y, values.y, *found.numbers)
         return tuple(g if asked else None for g, asked in zip(found[:3], wanted, strict=True))
 
@@ -305,16 +279,7 @@ class Operators:
         return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        known = (
-            self._centred,
-            self._biased,
-            self._made,
-            self._lined,
-            self._fixed,
-            self._joined,
-            self._masked,
-            self._spread,
-        )
+        known = self._centred, self._biased, self._spread, *self._of_copies
         if self._as_it_is or all(of.get(x) is None for of in known):
             return NotImplemented
         return self._copied(x, **kwargs)
@@ -326,7 +291,7 @@ class Operators:
             self._centred[result] = True
         if (biased := self._biased.get(x)) is not None:
             self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
-        for known in (self._made, self._lined, self._fixed, self._joined, self._masked):
+        for known in self._of_copies:
             if (what := known.get(x)) is not None:
                 known[result] = what
         if (found := self._spread.get(x)) is not None:
@@ -380,7 +345,7 @@ class Operators:
 
     def _add_line(self, x: Tensor, joined: hopper.Joined, made: hopper.Made, slope: Tensor, at_zero: Tensor) -> Any:
         """Two lines over the same numbers are one."""
-        if _place(joined.other) != _place(made.y):
+        if place(joined.other) != place(made.y):
             return NotImplemented
         grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in joined[:2])
         slope, at_zero = kept(joined.of_other + slope), kept(joined.more + at_zero)

@@ -47,12 +47,12 @@ __device__ __forceinline__ void fold(float* numbers, int lane) {
 // STAGES                   parts of the weights (a tap, 64 channels) that are there at a time; all of them: they stay
 // BUFFERS                  tiles of a warpgroup that are there at a time
 // PLUS                     whether to add `plus` to what comes out
-// THEN                     what to do with each output: nothing more; or to add up over the pixels of a block the output
-//                          itself and
+// THEN                     what to do with each output: nothing more; or to add up over the pixels of a block the
+//                          output itself and
 //                          SQUARES    its square
 //                          PRODUCTS   its product with `other`
-//                          POSITIVE   likewise, where the line slope * other + at_zero is above zero; elsewhere zeros are
-//                                     given, and add nothing
+//                          POSITIVE   likewise, where the line slope * other + at_zero is above zero; elsewhere zeros
+//                                     are given, and add nothing
 //                          or to give instead of it
 //                          RECTIFIED  slope * output + at_zero, or zero if that is below
 enum { NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED };
@@ -188,8 +188,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
 #pragma unroll
                     for (int m = 0; m < PATCHES; m++)
                         mma(tap + panel + k > 0, sums[m],
-                            from + (m / (COLUMNS / 8) * PITCH + m % (COLUMNS / 8)) * 64 + 2 * k,
-                            b + 2 * k);
+                            from + (m / (COLUMNS / 8) * PITCH + m % (COLUMNS / 8)) * 64 + 2 * k, b + 2 * k);
                 mma_end();
                 if (!STAY) {
                     mma_wait<1>();
@@ -278,7 +277,8 @@ __global__ void __launch_bounds__(GROUPS * 128)
             if (APART && i % 2 == 0) fold(total + i * 8, lane);
             const int j = i / 2 * 4, k = (first + i % 2) % 8;
             const int output = j + 4 <= N / 8 ? (j + quarter) * 8 + k : (j + k / 2) * 8 + quarter * 2 + k % 2;
-            if (output < N) by_warp[thread / 32 * 2 * N + (first >= 8 ? N : 0) + output] = total[APART ? i / 2 * 16 + i % 2 : i];
+            const float found = total[APART ? i / 2 * 16 + i % 2 : i];
+            if (output < N) by_warp[thread / 32 * 2 * N + (first >= 8 ? N : 0) + output] = found;
         }
         __syncthreads();
         for (int i = thread; i < 2 * N; i += GROUPS * 128) {

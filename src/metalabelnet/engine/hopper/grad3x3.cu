@@ -4,11 +4,11 @@
 // taps the same memory from another pixel on. Every block adds up its part of the pixels, `add_up` the parts.
 
 // HEIGHT, WIDTH, IN, OUT   of the images
-// N                        inputs of a block; it has 64 outputs and all taps, a row of them for each of three warpgroups
+// N                        inputs of a block; it has 64 outputs and all taps, a row of them for each of three groups
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   tiles that are there at a time
-// JOINED                   whether the gradient is yet to be made of two: for every output three numbers say how, so much of
-//                          `grad`, so much of `other`, and so much more
+// JOINED                   whether the gradient is yet to be made of two: for every output three numbers say how, so
+//                          much of `grad`, so much of `other`, and so much more
 template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int ROWS, int COLUMNS, int STAGES, bool JOINED>
 __global__ void __launch_bounds__(384)
     grad3x3(const __grid_constant__ Map x, const __grid_constant__ Map grad, const __grid_constant__ Map other,
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(384)
 }
 
 // sum[i] = parts[0][i] + parts[1][i] + ..., always in the same order; `size` a multiple of four.
-__global__ void __launch_bounds__(256) add_up(const float* __restrict__ parts, float* __restrict__ sum, int count, int size) {
+__global__ void __launch_bounds__(256)
+    add_up(const float* __restrict__ parts, float* __restrict__ sum, int count, int size) {
     __shared__ float4 by_warp[8][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = (blockIdx.x * 32 + lane) * 4;
     float4 total = make_float4(0, 0, 0, 0);
