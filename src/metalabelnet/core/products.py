@@ -188,8 +188,8 @@ def _normalised(
         y, mean, invstd = normalise(x, weight, bias, None, None, True, 0.0, eps)  # noqa: FBT003
     tangent = backward(of_x, x, weight, None, None, mean, invstd, True, eps, [True, False, False])[0]  # noqa: FBT003
     if of_weight is not None or of_bias is not None:
-        moves = (torch.zeros_like(weight) if of is None else of for of in (of_weight, of_bias))
-        tangent.add_(normalise(x, *moves, mean, invstd.pow(-2), False, 0.0, 0.0)[0])  # noqa: FBT003
+        by_weight, by_bias = (torch.zeros_like(weight) if of is None else of for of in (of_weight, of_bias))
+        tangent.add_(normalise(x, by_weight, by_bias, mean, invstd.pow(-2), False, 0.0, 0.0)[0])  # noqa: FBT003
     return Result(y, tangent)
 
 
