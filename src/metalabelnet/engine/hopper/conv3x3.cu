@@ -166,7 +166,9 @@ __global__ void __launch_bounds__(GROUPS * 128)
         for (int i = EARLY * 2; i < PATCHES * 2 && FETCHED && tile < tiles; i++)
 #pragma unroll
             for (int j = 0; j < N; j += 32) {  // at least nearer
-                const size_t at = pixels[i / 2][i % 2] * OUT + blockIdx.y * N + j + quarter * 8;
+                const int of_block = j + quarter * 8, output = blockIdx.y * N + of_block;
+                if ((N % 32 && of_block >= N) || (OUT % N && output >= OUT)) continue;
+                const size_t at = pixels[i / 2][i % 2] * OUT + output;
                 if (PLUS) asm volatile("prefetch.global.L2 [%0];" ::"l"(plus + at));
                 if (WITH_OTHER) asm volatile("prefetch.global.L2 [%0];" ::"l"(other + at));
             }
