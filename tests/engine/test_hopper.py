@@ -279,6 +279,49 @@ def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) 
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+class _Branches(nn.Module):
+    """Two ways that part and meet: what comes back to where they part is a sum, and no one convolution's."""
+
+    def __init__(self, *ways: nn.Module) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList(ways)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (way(x) for way in self.ways)
+        return torch.relu(first + second)
+
+
+@pytest.mark.usefixtures("without_a_card")
+def test_branches_that_part_and_meet_are_the_same_with_them() -> None:
+    """A residual block, and two convolutions of the same activations: every gradient."""
+    torch.manual_seed(0)
+
+    def way(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)]
+
+    block = _Branches(nn.Sequential(*way(16, 16), nn.ReLU(), *way(16, 16)), nn.Identity())
+    fork = _Branches(nn.Sequential(*way(16, 24)), nn.Sequential(*way(16, 24)))
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)
+    net = nn.Sequential(*way(3, 16), nn.ReLU(), block, *way(16, 16), nn.ReLU(), fork, *head)
+    weights = list(net.parameters())
+
+    def plain(x: Tensor) -> tuple[Tensor, ...]:
+        with precision():
+            loss = cross_entropy(net(x).float(), torch.arange(8) % 5)
+        return torch.autograd.grad(loss, weights)
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with low_precision(on=True):
+            return plain(x)
+
+    x = IMAGES.contiguous(memory_format=torch.channels_last)
+    calls, recorded = _recorded(step, x)
+    summed = [call for call in calls if call.args[5] is not None]
+    assert summed  # within the block, at least
+    for ours, theirs, exact in zip(recorded, step(x), plain(x), strict=True):
+        assert _as_near(ours, theirs, exact)
+
+
 @pytest.mark.usefixtures("without_a_card")
 def test_a_recorded_tangent_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two products adds the first, and sums what BatchNorm asks for."""
