@@ -52,10 +52,11 @@ def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, i
     assert way.wide(128, 132) * way.blocks <= 132
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int]) -> None:
+def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int], joined: bool) -> None:
     """The same for the gradient by weights; registers of three warpgroups are enough."""
-    way = grad3x3.plan(*layer)
+    way = grad3x3.plan(*layer, joined=joined)
     assert way is not None
     assert way.shared <= SHARED
     assert (layer[0] % way.rows, layer[1] % way.columns) == (0, 0)
@@ -73,6 +74,11 @@ def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: 
     assert len(arguments.split(",")) == count
     plan = dataclasses.fields(conv3x3.Plan if name == "conv3x3" else grad3x3.Plan)
     assert count == len(plan) + 2 * (name == "conv3x3")
+
+
+def test_what_is_done_with_an_output_has_the_same_names_on_both_sides() -> None:
+    (names,) = re.findall(r"enum \{([^}]*)\}", source("conv3x3", product(64, a_turned=False, b_turned=False)))
+    assert [getattr(conv3x3, name.strip()) for name in names.split(",")] == list(range(5))
 
 
 def test_a_kernel_that_cannot_be_made_is_left_to_the_library() -> None:

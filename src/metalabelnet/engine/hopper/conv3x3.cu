@@ -214,14 +214,14 @@ __global__ void __launch_bounds__(GROUPS * 128)
             for (int half = 0; half < 2; half++)
 #pragma unroll
                 for (int j = 0; j < N / 8; j++) {
-                    u32* w = v[m][half] + j - 3;
+                    u32* w = v[m][half] + j / 4 * 4;
                     float out[2] = {sums[m][4 * j + 2 * half], sums[m][4 * j + 2 * half + 1]};
 #pragma unroll
                     for (int k = 0; k < 2 && THEN == RECTIFIED; k++) {
                         const float *line = lines + j * 8 + quarter * 2 + k, value = line[0] * out[k] + line[N];
                         out[k] = value < 0.f ? 0.f : value;
                     }
-                    w[3] = two(out[0], out[1]);
+                    w[j % 4] = two(out[0], out[1]);
                     if (j % 4 < 3) continue;
                     // Four lanes hold two outputs each of four eights. Turned, each holds one eight.
                     u32 t;

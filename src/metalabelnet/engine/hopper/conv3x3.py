@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 
 from metalabelnet.engine.hopper.cuda import Kernel, boxes
 from metalabelnet.engine.hopper.kernels import (
-    MOST,
     ROW,
     SHARED,
     by_eights,
@@ -25,6 +24,7 @@ from metalabelnet.engine.hopper.kernels import (
     kernel,
     last,
     of_this_kind,
+    padded,
     processors,
     product,
     shared_out,
@@ -33,7 +33,8 @@ from metalabelnet.engine.hopper.kernels import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RECTIFIED = 4
+MOST = 208  # columns of a product: what a warpgroup adds up is in its registers
+NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED = range(5)  # what the kernel does with each output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +125,14 @@ class Made(NamedTuple):
         of, outputs = (self.x, self.weight), self.y.shape[1]
         if positive is None:
             return _made(*of, outputs, plus, other)
-        return _made(*of, outputs, plus, positive.of, self._padded(positive.slope), self._padded(positive.at_zero))
+        line = (padded(each, outputs) for each in (positive.slope, positive.at_zero))
+        return _made(*of, outputs, plus, positive.of, *line)
 
     def rectified(self, slope: Tensor, at_zero: Tensor) -> Tensor:
         """Of every output its line, or zero where that is below."""
-        return _made(self.x, self.weight, self.y.shape[1], slope=self._padded(slope), at_zero=self._padded(at_zero)).y
-
-    def _padded(self, by_output: Tensor) -> Tensor:
-        return pad(by_output, [0, self.y.shape[1] - len(by_output)])
+        outputs = self.y.shape[1]
+        line = (padded(each, outputs) for each in (slope, at_zero))
+        return _made(self.x, self.weight, outputs, None, None, *line).y
 
     def totals(self, outputs: int) -> tuple[Tensor, Tensor]:
         """The sums over all pixels, for each of so many outputs."""
@@ -216,10 +217,12 @@ def _(
 
 
 def _then(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
-    """What the kernel does with each output; `conv3x3.cu` has names for it."""
-    if other is None:
-        return int(squares) if slope is None else RECTIFIED
-    return 2 if slope is None else 3
+    """What is asked for, in the kernel's words."""
+    if other is not None:
+        return PRODUCTS if slope is None else POSITIVE
+    if slope is not None:
+        return RECTIFIED
+    return SQUARES if squares else NOTHING
 
 
 def _plan_for(x: Tensor, outputs: int) -> Plan:
@@ -231,7 +234,7 @@ def _plan_for(x: Tensor, outputs: int) -> Plan:
 def _empty(x: Tensor, way: Plan, then: int) -> tuple[Tensor, Tensor]:
     shape = len(x), way.outputs, way.height, way.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    rows = way.wide(len(x), processors(x.device)) if then not in (0, RECTIFIED) else 0
+    rows = way.wide(len(x), processors(x.device)) if then in (SQUARES, PRODUCTS, POSITIVE) else 0
     return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
 
 
@@ -243,4 +246,4 @@ def _kernel(way: Plan, device: torch.device, plus: bool, then: int) -> Kernel:  
 
 @functools.cache
 def _works(way: Plan, device: torch.device) -> bool:
-    return compiles(lambda: _kernel(way, device, plus=False, then=1))
+    return compiles(lambda: _kernel(way, device, plus=False, then=SQUARES))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from metalabelnet.engine.hopper.cuda import Kernel, boxes
 from metalabelnet.engine.hopper.kernels import (
@@ -19,6 +18,7 @@ from metalabelnet.engine.hopper.kernels import (
     kernel,
     last,
     of_this_kind,
+    padded,
     processors,
     product,
     shared_out,
@@ -102,8 +102,7 @@ def by_weight(x: Tensor, grad: Tensor, joined: Joined | None = None) -> Tensor:
     if joined is None:
         by_tap: Tensor = _grad3x3(last(x), last(grad), None, None)
     else:
-        outputs = joined.grad.shape[1]
-        numbers = torch.stack([pad(each, [0, outputs - len(each)]) for each in joined[2:]])
+        numbers = torch.stack([padded(each, joined.grad.shape[1]) for each in joined[2:]])
         by_tap = _grad3x3(last(x), last(joined.grad), last(joined.other), numbers)
     return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
 

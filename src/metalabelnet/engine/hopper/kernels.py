@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import pad
 
 from metalabelnet.engine.hopper.cuda import Kernel
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 SHARED = 232_448  # bytes of shared memory a block may have
 ROW = 128  # bytes of a row there: 64 channels of a pixel
-MOST = 208  # columns of a product: what a warpgroup adds up is in its registers
 
 
 def of_this_kind(x: Tensor, weight: Tensor, *around: Sequence[int]) -> bool:
@@ -46,6 +46,11 @@ def shared_out(work: int, most: int) -> int:
 def last(x: Tensor) -> Tensor:
     """The tensor with its channels last."""
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def padded(by_output: Tensor, outputs: int) -> Tensor:
+    """A number for each output, with zeros for those that are there to make eights."""
+    return pad(by_output, [0, outputs - len(by_output)])
 
 
 @functools.cache
