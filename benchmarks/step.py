@@ -50,7 +50,9 @@ def problem(batch: int, device: str, size: int) -> Problem:
     return Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
 
 
-def make_engine(args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, **changes: Any) -> Any:
+def make_engine(
+    args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, company: int = 1, **changes: Any
+) -> Any:
     """A method in the phase that is timed, with what runs its steps and what a step is given."""
     net = args.net.removeprefix("torchvision:")
     own = None
@@ -76,7 +78,7 @@ def make_engine(args: argparse.Namespace, device: str, *, recorded: bool, seed: 
         strong_from=method.strong_from,
     )
     method.begin_epoch(0)
-    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16")
+    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16", company=company)
     return engine, next(batches.plan(0, labeled_only=False))
 
 
@@ -92,7 +94,7 @@ def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dic
     for seed in range(runs):
         stream = torch.cuda.Stream() if cuda else None
         with torch.cuda.stream(stream):
-            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, **changes)
+            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, company=runs, **changes)
             engine.step(picks)
         turns.append((engine, picks, stream))
     built = time.perf_counter() - built

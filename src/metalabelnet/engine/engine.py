@@ -57,6 +57,7 @@ class Engine:
     recorded   whether to record: one recording for each phase of the method and shape of batch
     compiled   whether to compile what was recorded (tests on a CPU replay it as it is)
     bf16       whether convolutions and linear layers compute in bfloat16; weights stay as they are
+    company    how many runs are on the card at the same time, this one among them
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class Engine:
         recorded: bool,
         compiled: bool = True,
         bf16: bool = False,
+        company: int = 1,
     ) -> None:
         self.method, self.batch_of = method, batch_of
-        self.recorded, self.compiled, self.bf16 = recorded, compiled, bf16
+        self.recorded, self.compiled, self.bf16, self.company = recorded, compiled, bf16, company
         self._replays: dict[Any, Callable[[Given], Tensor]] = {}
 
     def step(self, given: Given) -> Tensor:
@@ -124,11 +126,12 @@ class Engine:
         """That of a run of the same form, on this one's tensors, or one of its own."""
         form: Form | None = None
         with suppress(NoForm):
-            form = Form(self.method, self.batch_of, self.bf16, type(given), list(static))
+            form = Form(self.method, self.batch_of, self.bf16, self.company, type(given), list(static))
         if form is not None and form.form in _recorded:
             graph, places = _recorded[form.form]
             return Recording(graph, [form.tensors[place] for place in places])
-        recording = record(self._plain, given, static)
+        with hopper.in_company(self.company):
+            recording = record(self._plain, given, static)
         if form is not None:
             numbers = {id(tensor): number for number, tensor in enumerate(form.tensors)}
             if all(id(tensor) in numbers for tensor in recording.tensors):

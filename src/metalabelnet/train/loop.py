@@ -88,6 +88,7 @@ def training(
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 10.0,
+    company: int = 1,
 ) -> Generator[None, None, Result]:
     """Train one method on one problem, a step at a time, and leave a run folder if one is named.
 
@@ -98,6 +99,7 @@ def training(
     stop                asked after every step; when it says so the run saves its state and raises `Stopped`; asked too
                         while the network behind feature-dependent noise is trained, which has nothing to save
     checkpoint_seconds  how much work a crash may cost
+    company             how many runs take steps on the device at the same time, this one among them
     """
     files = None if folder is None else RunFolder(Path(folder))
     if files is not None:
@@ -110,7 +112,7 @@ def training(
     data = "" if files is None else digest(run, problem)
     if files is not None:
         files.check_data(data)
-    loop = Loop(run, problem, net, files)
+    loop = Loop(run, problem, net, files, company)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         is_bytes = problem.train.x.dtype == torch.uint8
@@ -146,7 +148,9 @@ train = _at_once(training)
 class Loop:
     """A run under way. Everything that changes is in `state`, and `state` is the checkpoint."""
 
-    def __init__(self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None) -> None:
+    def __init__(
+        self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None, company: int = 1
+    ) -> None:
         self.run, self.problem, self.files = run, problem, files
         self.method = build(run, problem, net)
         device = problem.train.x.device
@@ -163,7 +167,8 @@ class Loop:
         )
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
         batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.batches.streamed else self.batches.batch
-        self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=run.dtype == "bf16")
+        bf16 = run.dtype == "bf16"
+        self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=bf16, company=company)
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []

@@ -94,6 +94,7 @@ def train_together(
             on_progress=lambda progress: tell(number, progress),
             stop=stop,
             checkpoint_seconds=checkpoint_seconds,
+            company=min(together, len(jobs)),  # those that had ended before count too: going on changes nothing
         )
         cuda = device_of(job.run).type == "cuda"
         stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]

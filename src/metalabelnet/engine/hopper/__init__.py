@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from metalabelnet.engine.hopper.conv3x3 import Line, Made, back, convolution, takes, without_idle_totals
 from metalabelnet.engine.hopper.grad3x3 import Joined, by_weight, takes_by_weight
+from metalabelnet.engine.hopper.kernels import in_company
 
 __all__ = [
     "Joined",
@@ -21,6 +22,7 @@ __all__ = [
     "back",
     "by_weight",
     "convolution",
+    "in_company",
     "takes",
     "takes_by_weight",
     "without_idle_totals",

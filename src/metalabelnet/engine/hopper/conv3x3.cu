@@ -46,6 +46,7 @@ __device__ __forceinline__ void fold(float* numbers, int lane) {
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   parts of the weights (a tap, 64 channels) that are there at a time; all of them: they stay
 // BUFFERS                  tiles of a warpgroup that are there at a time
+// BESIDE                   blocks that a processor has room for at a time
 // PLUS                     whether to add `plus` to what comes out
 // THEN                     what to do with each output: nothing more; or to add up over the pixels of a block the
 //                          output itself and
@@ -57,8 +58,8 @@ __device__ __forceinline__ void fold(float* numbers, int lane) {
 //                          RECTIFIED  slope * output + at_zero, or zero if that is below
 enum { NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED };
 template <int HEIGHT, int WIDTH, int IN, int OUT, int N, int GROUPS, int ROWS, int COLUMNS, int STAGES, int BUFFERS,
-          bool PLUS, int THEN>
-__global__ void __launch_bounds__(GROUPS * 128)
+          int BESIDE, bool PLUS, int THEN>
+__global__ void __launch_bounds__(GROUPS * 128, BESIDE > 1 ? BESIDE : 0)
     conv3x3(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* __restrict__ y,
             float* __restrict__ totals, const u16* __restrict__ plus, const u16* __restrict__ other,
             const float* __restrict__ slope, const float* __restrict__ at_zero, int images) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(GROUPS * 128)
     constexpr bool WITH_OTHER = THEN == PRODUCTS || THEN == POSITIVE, SUMMED = THEN == SQUARES || WITH_OTHER;
     // Registers: what there are, what a patch takes, what is fetched for one. Some patches are fetched for before the
     // products, not after them, and totals are kept apart for each lane to the end, where there is room.
-    constexpr int MOST = GROUPS > 2 ? 128 : 255, TAKEN = 45 + PATCHES * (N / 2 + 10);
+    constexpr int MOST = GROUPS * BESIDE > 2 ? 512 / (GROUPS * BESIDE) : 255, TAKEN = 45 + PATCHES * (N / 2 + 10);
     constexpr int FETCHED = N / 4 * (PLUS + WITH_OTHER), ROOM = FETCHED ? (MOST - TAKEN) / FETCHED : 0;
     constexpr int EARLY = ROOM < PATCHES ? ROOM : PATCHES;
     constexpr bool APART = SUMMED && TAKEN + EARLY * FETCHED + N / 2 <= MOST - 5;

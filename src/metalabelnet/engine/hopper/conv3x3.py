@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from metalabelnet.engine.hopper.cuda import Kernel, boxes
 from metalabelnet.engine.hopper.kernels import (
+    RESERVED,
     ROW,
     SHARED,
     by_eights,
@@ -25,8 +26,8 @@ from metalabelnet.engine.hopper.kernels import (
     last,
     of_this_kind,
     padded,
-    processors,
     product,
+    share,
     shared_out,
 )
 
@@ -51,6 +52,7 @@ class Plan:
     columns: int
     stages: int
     buffers: int
+    beside: int
 
     @property
     def blocks(self) -> int:
@@ -65,10 +67,10 @@ class Plan:
         barriers, numbers = 2 * self.stages + self.groups * (1 + self.buffers), (self.groups * 4 + 1) * 2 * self.block
         return tiles + weights + 8 * barriers + 4 * numbers + 1024 + 16
 
-    def wide(self, images: int, most: int) -> int:
-        """Blocks for each part of the outputs, where the card works on so many at a time."""
+    def wide(self, images: int, processors: int) -> int:
+        """Blocks for each part of the outputs, on so many processors."""
         tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return shared_out(-(-tiles // self.groups), max(1, most // self.blocks))
+        return shared_out(-(-tiles // self.groups), max(1, processors * self.beside // self.blocks))
 
 
 @functools.cache
@@ -82,10 +84,13 @@ def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
     ways = []
     if block <= 128:  # all weights stay
         choices = (4, 2), (2, 2), (2, 1)
-        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers) for groups, buffers in choices]
-    groups, columns = (2, 16) if block <= 128 and width % 16 == 0 else (1, 8)
-    ways += [Plan(*layer, block, groups, 8, columns, stages, 1) for stages in (8, 7, 6, 5, 4)]
-    return next((way for way in ways if way.shared <= SHARED), None)
+        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers, 1) for groups, buffers in choices]
+    wide = block <= 128 and width % 16 == 0
+    if wide:  # two blocks on a processor: one stores while the other multiplies
+        ways += [Plan(*layer, block, 1, 8, 16, 3, 1, 2)]
+    groups, columns = (2, 16) if wide else (1, 8)
+    ways += [Plan(*layer, block, groups, 8, columns, stages, 1, 1) for stages in (8, 7, 6, 5, 4)]
+    return next((way for way in ways if way.beside * (way.shared + RESERVED) <= SHARED + RESERVED), None)
 
 
 def takes(
@@ -163,7 +168,7 @@ def _made(
     *,
     squares: bool = False,
 ) -> Made:
-    y, sums = _conv3x3(x, weight, outputs, squares, plus, other, slope, at_zero)
+    y, sums = _conv3x3(x, weight, outputs, share(x.device), squares, plus, other, slope, at_zero)
     return Made(y, sums, x, weight, plus)
 
 
@@ -171,7 +176,7 @@ def without_idle_totals(graph: fx.Graph) -> None:
     """Have no convolution of a recording add up squares that nothing reads."""
     for node in graph.nodes:
         if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
-            node.args = (*node.args[:3], False, *node.args[4:])
+            node.args = (*node.args[:4], False, *node.args[5:])
 
 
 def _in_rows(weight: Tensor) -> Tensor:
@@ -184,6 +189,7 @@ def _conv3x3(
     x: Tensor,
     weight: Tensor,
     outputs: int,
+    processors: int,
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,
     other: Tensor | None,
@@ -192,9 +198,9 @@ def _conv3x3(
 ) -> tuple[Tensor, Tensor]:
     way, then = _plan_for(x, outputs), _then(squares, other, slope)
     images, taps = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
-    y, sums = _empty(x, way, then)
+    y, sums = _empty(x, way, processors, then)
     assert all(t is None or (t.shape, t.stride(), t.dtype) == (y.shape, y.stride(), y.dtype) for t in (plus, other))
-    grid = way.wide(len(x), processors(x.device)), way.blocks
+    grid = way.wide(len(x), processors), way.blocks
     tiles = boxes(images, [1, way.rows + 2, way.columns + 2, 64])
     weights = boxes(taps.flatten(1, 2), [way.block, 1, 64])
     run = _kernel(way, x.device, plus is not None, then)
@@ -207,13 +213,14 @@ def _(
     x: Tensor,
     weight: Tensor,  # noqa: ARG001
     outputs: int,
+    processors: int,
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,  # noqa: ARG001
     other: Tensor | None,
     slope: Tensor | None,
     at_zero: Tensor | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    return _empty(x, _plan_for(x, outputs), _then(squares, other, slope))
+    return _empty(x, _plan_for(x, outputs), processors, _then(squares, other, slope))
 
 
 def _then(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
@@ -231,10 +238,10 @@ def _plan_for(x: Tensor, outputs: int) -> Plan:
     return way
 
 
-def _empty(x: Tensor, way: Plan, then: int) -> tuple[Tensor, Tensor]:
+def _empty(x: Tensor, way: Plan, processors: int, then: int) -> tuple[Tensor, Tensor]:
     shape = len(x), way.outputs, way.height, way.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    rows = way.wide(len(x), processors(x.device)) if then in (SQUARES, PRODUCTS, POSITIVE) else 0
+    rows = way.wide(len(x), processors) if then in (SQUARES, PRODUCTS, POSITIVE) else 0
     return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
 
 

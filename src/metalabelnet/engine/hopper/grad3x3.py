@@ -19,8 +19,8 @@ from metalabelnet.engine.hopper.kernels import (
     last,
     of_this_kind,
     padded,
-    processors,
     product,
+    share,
     shared_out,
     source,
 )
@@ -58,10 +58,10 @@ class Plan:
         """Parts of the weights."""
         return -(-self.outputs // 64) * -(-self.inputs // self.block)
 
-    def parts(self, images: int, most: int) -> int:
-        """Parts of the pixels, where the card works on so many blocks at a time."""
+    def parts(self, images: int, processors: int) -> int:
+        """Parts of the pixels, on so many processors."""
         tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return shared_out(tiles, max(1, most // self.blocks))
+        return shared_out(tiles, max(1, processors // self.blocks))
 
 
 @functools.cache
@@ -100,19 +100,19 @@ def by_weight(x: Tensor, grad: Tensor, joined: Joined | None = None) -> Tensor:
     If that gradient is known to be joined of two, the kernel joins them on its way.
     """
     if joined is None:
-        by_tap: Tensor = _grad3x3(last(x), last(grad), None, None)
+        by_tap: Tensor = _grad3x3(last(x), last(grad), share(x.device), None, None)
     else:
         numbers = torch.stack([padded(each, joined.grad.shape[1]) for each in joined[2:]])
-        by_tap = _grad3x3(last(x), last(joined.grad), last(joined.other), numbers)
+        by_tap = _grad3x3(last(x), last(joined.grad), share(x.device), last(joined.other), numbers)
     return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
 
 
 @torch.library.custom_op("metalabelnet::grad3x3", mutates_args=())
-def _grad3x3(x: Tensor, grad: Tensor, other: Tensor | None, numbers: Tensor | None) -> Tensor:
+def _grad3x3(x: Tensor, grad: Tensor, processors: int, other: Tensor | None, numbers: Tensor | None) -> Tensor:
     way = plan(*x.shape[2:], x.shape[1], grad.shape[1], joined=other is not None)
     assert way is not None
     by_tap = _empty(x, grad)
-    parts = by_tap.new_empty((way.parts(len(x), processors(x.device)), by_tap.numel()))
+    parts = by_tap.new_empty((way.parts(len(x), processors), by_tap.numel()))
     theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + 2, way.columns + 2, 64])
     ours = boxes(grad.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
     others = ours if other is None else boxes(other.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
@@ -122,7 +122,7 @@ def _grad3x3(x: Tensor, grad: Tensor, other: Tensor | None, numbers: Tensor | No
 
 
 @_grad3x3.register_fake
-def _(x: Tensor, grad: Tensor, other: Tensor | None, numbers: Tensor | None) -> Tensor:  # noqa: ARG001
+def _(x: Tensor, grad: Tensor, processors: int, other: Tensor | None, numbers: Tensor | None) -> Tensor:  # noqa: ARG001
     return _empty(x, grad)
 
 
