@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from metalabelnet.engine import compiled as compiled_module
+from metalabelnet.engine import engine as engine_module
 from metalabelnet.engine.engine import Engine, EngineFallback, _tensors, record
 from metalabelnet.engine.operators import Operators
 from metalabelnet.methods import METHODS
@@ -49,6 +50,47 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
     engine = along(name, lambda method, batch_of: Engine(method, batch_of, recorded=True, compiled=False))
     assert engine.recorded
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
+
+
+@pytest.mark.parametrize("name", RECORDABLE)
+def test_recorded_predictions_follow_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every epoch those of the classifier as it is then, whichever that is; in bfloat16, as the steps are."""
+    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 16)
+    run, problem = small_run(name, dtype="float32"), small_problem()
+    method = build(run, problem)
+    made, x = batches(run, problem, method), problem.test.x[:13]
+    engine = Engine(method, made.batch, recorded=True, compiled=False, bf16=True)
+    before = torch.zeros(())
+    for epoch in range(method.epochs):
+        method.begin_epoch(epoch)
+        for picks in made.plan(epoch, labeled_only=method.labeled_only(epoch)):
+            method.step(made.batch(picks))
+        method.end_epoch(epoch)
+        expected, found = method.logits(x), engine.logits(x)
+        assert found.dtype == torch.float32
+        assert 0 < (found - expected).norm() < 0.02 * expected.norm()
+        assert (found - before).norm() > 0.02 * expected.norm()
+        before = found
+
+
+def test_what_cannot_be_recorded_is_predicted_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word: it costs nothing but time."""
+    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 16)
+
+    class Sized(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * float(self.weight.norm()) if not self.training else super().forward(x)
+
+    torch.manual_seed(0)
+    problem = small_problem()
+    net = nn.Sequential(nn.Flatten(), Sized(problem.test.x[0].numel(), len(problem.test.classes)))
+    method = build(small_run("cross-entropy", dtype="float32"), problem, net)
+    engine = Engine(method, recorded=True, compiled=False, bf16=True)
+    x = problem.test.x[:16]
+    found = engine.logits(x)
+    assert list(engine._replays.values()) == [engine._predict]
+    assert engine.recorded
+    assert (found - method.logits(x)).norm() < 0.02 * found.norm()
 
 
 def test_the_activations_of_the_recorded_step_are_gone() -> None:

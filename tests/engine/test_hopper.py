@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import conv2d, conv_transpose2d, cross_entropy
+from torch.nn.functional import batch_norm, conv2d, conv_transpose2d, cross_entropy
 
 from metalabelnet.core.passes import forward, low_precision, precision, trainable
 from metalabelnet.core.products import Products, make_dual, unpack_dual
 from metalabelnet.engine import hopper
-from metalabelnet.engine.hopper import conv3x3, grad3x3, kernels
+from metalabelnet.engine.hopper import conv3x3, grad3x3
 from metalabelnet.engine.hopper.kernels import RESERVED, SHARED, compiles, product, shared_out, source
 from metalabelnet.engine.operators import Operators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LAYERS = [  # height, width, inputs, outputs
     (32, 32, 64, 64),
@@ -115,13 +115,13 @@ def test_totals_nobody_reads_are_not_added_up() -> None:
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
     rest = x, w, None, None
-    one = graph.call_function(operator, (x, w, 8, 132, True, *rest))
-    two = graph.call_function(operator, (x, w, 8, 132, True, *rest))
+    one = graph.call_function(operator, (x, w, 132, 8, True, *rest))
+    two = graph.call_function(operator, (x, w, 132, 8, True, *rest))
     taken = [graph.call_function(getitem, (one, 0)), graph.call_function(getitem, (two, 0))]
     graph.output((*taken, graph.call_function(getitem, (two, 1))))
     hopper.without_idle_totals(graph)
-    assert one.args == (x, w, 8, 132, False, *rest)
-    assert two.args == (x, w, 8, 132, True, *rest)
+    assert one.args == (x, w, 132, 8, False, *rest)
+    assert two.args == (x, w, 132, 8, True, *rest)
 
 
 def _convolve(way: conv3x3.Plan, _: torch.device, plus: bool, then: int) -> object:
@@ -179,8 +179,8 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (conv3x3, grad3x3):
         monkeypatch.setattr(module, "of_this_kind", takes_any)
         monkeypatch.setattr(module, "_works", lambda *_: True)
+        monkeypatch.setattr(module, "processors", lambda _: 132)
         monkeypatch.setattr(module, "boxes", lambda x, _: x)
-    monkeypatch.setattr(kernels, "processors", lambda _: 132)
     monkeypatch.setattr(conv3x3, "_kernel", _convolve)
     monkeypatch.setattr(grad3x3, "_kernel", weigh)
     monkeypatch.setattr(grad3x3, "_add_up", add_up)
@@ -298,20 +298,23 @@ class _Branches(nn.Module):
 
 
 @pytest.mark.usefixtures("without_a_card")
-def test_in_company_a_kernel_takes_a_part_of_the_card() -> None:
-    """What is recorded says how many processors it is for, and how many parts there are of its sums."""
-    x, weight = torch.zeros(128, 16, 32, 32).bfloat16(), torch.zeros(16, 16, 3, 3).bfloat16()
+@pytest.mark.parametrize(("runs", "processors"), [(1, 132), (2, 66), (8, 33)])
+def test_in_company_a_kernel_takes_a_part_of_the_card(runs: int, processors: int) -> None:
+    """There and back: autograd goes back on a thread of its own, where a card is. What comes of it stays the same."""
+    x, weight = IMAGES[:, :1].expand(8, 16, 16, 16).bfloat16(), torch.randn(16, 16, 3, 3, requires_grad=True)
 
-    def step(x: Tensor) -> tuple[Tensor, Tensor]:
-        made = hopper.convolution(x, weight)
-        return made.sums, hopper.by_weight(x, made.y)
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        y = batch_norm(conv2d(x, weight.bfloat16(), padding=1).float(), None, None, training=True)
+        return torch.autograd.grad(y.square().sum() + y[0].sum(), weight)
 
-    for runs, processors in ((1, 132), (2, 66), (8, 33)):
-        with hopper.in_company(runs):
-            calls, (sums, _) = _recorded(step, x)
-        (weighed,) = calls[0].graph.find_nodes(op="call_function", target=WEIGHS)
-        assert calls[0].args[3] == weighed.args[2] == processors
-        assert processors / 2 < len(sums) <= processors
+    table = Operators(tensor_cores=True).table
+    recording = make_fx(step, decomposition_table=table, tracing_mode="real")(x)
+    recording.graph.eliminate_dead_code()
+    hopper.in_company(recording, runs)
+    ours = torch.ops.metalabelnet.conv3x3.default, WEIGHS
+    assert [node.args[2] for node in recording.graph.nodes if node.target in ours] == [processors] * 2
+    (found,), (true,) = recording(x), step(x)
+    assert (found - true).norm() <= 0.02 * true.norm()
 
 
 @pytest.mark.usefixtures("without_a_card")
@@ -395,13 +398,14 @@ def test_a_recorded_prediction_is_the_same_with_them() -> None:
     assert _as_near(ours, step(x)[0], plain(x)[0])
 
 
-@pytest.fixture(params=[1, 8])
-def card(request: pytest.FixtureRequest) -> Iterator[torch.Generator]:
-    """Random numbers on a card of this kind; alone there, and in company."""
+@pytest.fixture(params=[132, 33])
+def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.Generator:
+    """Random numbers on a card of this kind; kernels take all of it, or a quarter."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("a card of another kind")
-    with hopper.in_company(request.param):
-        yield torch.Generator("cuda").manual_seed(0)
+    for module in (conv3x3, grad3x3):
+        monkeypatch.setattr(module, "processors", lambda _: request.param)
+    return torch.Generator("cuda").manual_seed(0)
 
 
 def _draw(card: torch.Generator, *shape: int) -> Tensor:

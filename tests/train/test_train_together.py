@@ -17,7 +17,7 @@ from metalabelnet.train import RunFolder, Stopped, train
 from metalabelnet.train import loop as loop_module
 from metalabelnet.train.loop import Loop
 from metalabelnet.train.several import Job
-from metalabelnet.train.together import train_together
+from metalabelnet.train.together import AHEAD, Turns, train_together
 
 
 @pytest.fixture
@@ -46,6 +46,27 @@ def test_steps_are_taken_in_turns(jobs: list[Job]) -> None:
     order: list[int] = []
     train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
     assert order[:6] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_run_is_given_some_steps_ahead_and_no_more(jobs: list[Job]) -> None:
+    """Until the card has come to the first of them."""
+
+    class End:
+        come = False
+
+        def query(self) -> bool:
+            return self.come
+
+    ends = [End() for _ in range(AHEAD + 1)]
+    turns = Turns(0, jobs[0], iter(()), None, wait=0, go_on=False)  # type: ignore[arg-type]
+    for end in ends[:AHEAD]:
+        assert not turns.ahead
+        turns.given.append(end)  # type: ignore[arg-type]
+    assert turns.ahead
+    ends[0].come = True
+    assert not turns.ahead
+    turns.given.append(ends[AHEAD])  # type: ignore[arg-type]
+    assert turns.ahead
 
 
 def test_the_next_epoch_is_drawn_before_the_card_is_waited_for(

@@ -38,7 +38,8 @@ def calibrated(logits: Tensor, labels: Tensor) -> Calibration:
     def losses(t: float) -> tuple[float, float]:
         log_p = functional.log_softmax(s / t, dim=1)
         known = functional.nll_loss(log_p, labels)
-        return float(known), float((n * known - log_p.mean()) / (n + 1))
+        alone, with_one_more = torch.stack([known, (n * known - log_p.mean()) / (n + 1)]).tolist()
+        return alone, with_one_more
 
     low, high, golden = math.log(LEAST), math.log(MOST), (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)

@@ -63,7 +63,7 @@ def predict(net: nn.Module, x: Tensor) -> Tensor:
         logits: Tensor = net.eval()(x)
     finally:
         net.train(mode)
-    return logits
+    return logits.to(x.dtype)
 
 
 @torch.no_grad()

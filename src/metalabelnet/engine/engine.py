@@ -1,4 +1,4 @@
-"""How a method's steps are run: as they are written, or recorded once and replayed.
+"""How a method's steps and predictions are run: as they are written, or recorded once and replayed.
 
 The eager path is `method.step`, and it is the truth. The recorded path is the same code run in another way:
 
@@ -25,9 +25,11 @@ from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import pad
 
-from metalabelnet.core.passes import low_precision
+from metalabelnet.core.passes import low_precision, precision
 from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.data.stored import chunk_size
 from metalabelnet.engine import hopper
 from metalabelnet.engine.compiled import compiled
 from metalabelnet.engine.counters import count_together
@@ -39,7 +41,15 @@ if TYPE_CHECKING:
 
     from metalabelnet.methods import Method
 
-Given = Batch | Picks
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Samples to predict."""
+
+    x: Tensor
+
+
+Given = Batch | Picks | Part
 
 
 class EngineFallback(UserWarning):
@@ -51,7 +61,7 @@ class CannotRecord(Exception):  # noqa: N818
 
 
 class Engine:
-    """Runs the steps of one method.
+    """Runs the steps of one method, and predicts by it.
 
     batch_of   makes the batch of what a step is given; a part of the step, and recorded with it
     recorded   whether to record: one recording for each phase of the method and shape of batch
@@ -81,7 +91,7 @@ class Engine:
         key = (self.method.phase(), *(tensor.shape for tensor in _inputs(given)))
         if key not in self._replays:
             try:
-                self._replays[key] = self._record(given)
+                self._replays[key] = self._record(self._plain, given)
             except Exception as error:  # whatever it was, the eager path will do it, or say it properly
                 self.recorded = False
                 reason = " ".join(str(error).split())[:200]
@@ -91,14 +101,36 @@ class Engine:
                 return self._plain(given)
         return self._replays[key](given)
 
+    def logits(self, x: Tensor) -> Tensor:
+        """The classifier's logits for samples as they are stored, in the precision of the steps.
+
+        In bfloat16 recorded, a chunk of samples at a time, with zeros behind the last ones. In single precision the
+        library tries more kernels for a chunk than their choice gains.
+        """
+        if not (self.recorded and self.bf16):
+            return self._predict(Part(x))
+        key = ("logits", self.method.phase(), x.shape[1:])
+        part = Part(pad(x, [0, 0] * (x.ndim - 1) + [0, chunk_size(tuple(x.shape[1:])) - len(x)]))
+        if key not in self._replays:
+            try:
+                self._replays[key] = self._record(self._predict, part)
+            except Exception:  # whatever it was, it costs time alone
+                self._replays[key] = self._predict
+        return self._replays[key](part)[: len(x)].clone()
+
     def _plain(self, given: Given) -> Tensor:
         with low_precision(on=self.bf16):
             return self.method.step(self.batch_of(given))
 
-    def _record(self, given: Given) -> Callable[[Given], Tensor]:
+    def _predict(self, given: Given) -> Tensor:
+        assert isinstance(given, Part)
+        with low_precision(on=self.bf16), precision():
+            return self.method.logits(given.x)
+
+    def _record(self, as_written: Callable[[Given], Tensor], given: Given) -> Callable[[Given], Tensor]:
         static = [_static(tensor) for tensor in _inputs(given)]
         with unchanged(self.method):
-            recording = self._recording(given, static)
+            recording = self._recording(as_written, given, static)
             examples = [*recording.tensors, *static]
             step = compiled(recording.graph, examples) if self.compiled else recording.graph
 
@@ -122,7 +154,7 @@ class Engine:
 
         return replay
 
-    def _recording(self, given: Given, static: Sequence[Tensor]) -> Recording:
+    def _recording(self, as_written: Callable[[Given], Tensor], given: Given, static: Sequence[Tensor]) -> Recording:
         """That of a run of the same form, on this one's tensors, or one of its own."""
         form: Form | None = None
         with suppress(NoForm):
@@ -130,8 +162,8 @@ class Engine:
         if form is not None and form.form in _recorded:
             graph, places = _recorded[form.form]
             return Recording(graph, [form.tensors[place] for place in places])
-        with hopper.in_company(self.company):
-            recording = record(self._plain, given, static)
+        recording = record(as_written, given, static)
+        hopper.in_company(recording.graph, self.company)
         if form is not None:
             numbers = {id(tensor): number for number, tensor in enumerate(form.tensors)}
             if all(id(tensor) in numbers for tensor in recording.tensors):

@@ -13,17 +13,18 @@ from metalabelnet.data.stored import chunks
 if TYPE_CHECKING:
     from metalabelnet.data import Rows
     from metalabelnet.data.stored import Samples
+    from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
 
 
-def logits_of(method: Method, x: Samples) -> Tensor:
+def logits_of(by: Method | Engine, x: Samples) -> Tensor:
     """The classifier's logits for all these samples, a chunk at a time."""
-    return torch.cat([method.logits(part) for part in chunks(x)])
+    return torch.cat([by.logits(part) for part in chunks(x)])
 
 
-def score(method: Method, rows: Rows) -> tuple[float, float]:
+def score(by: Method | Engine, rows: Rows) -> tuple[float, float]:
     """Accuracy and mean cross-entropy on the true labels."""
-    return scored(logits_of(method, rows.x), rows.true)
+    return scored(logits_of(by, rows.x), rows.true)
 
 
 def scored(logits: Tensor, true: Tensor) -> tuple[float, float]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data import Rows
+    from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
     from metalabelnet.train.prepare import Problem
 
@@ -84,11 +85,13 @@ def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> 
     return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-def clean_logits(method: Method, problem: Problem, select: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def clean_logits(
+    method: Method, problem: Problem, select: Tensor | None = None, by: Engine | None = None
+) -> tuple[Tensor, Tensor]:
     """Logits and classes of those rows, of any epoch. Logits of the held-out ones may be known already."""
     parts = clean_rows(method, problem)
-    select = logits_of(method, problem.select.x) if select is None else select
-    others = [logits_of(method, rows.x) for rows in parts[1:]]
+    select = logits_of(by or method, problem.select.x) if select is None else select
+    others = [logits_of(by or method, rows.x) for rows in parts[1:]]
     return torch.cat([select, *others]), torch.cat([rows.true for rows in parts])
 
 
@@ -170,12 +173,14 @@ class History:
         """Whether this epoch takes part."""
         return (epoch + 1) * self.looks // self.epochs > epoch * self.looks // self.epochs
 
-    def look(self, method: Method, problem: Problem, epoch: int, select: Tensor | None = None) -> None:
-        """Take the epoch in, with the logits of the held-out rows, if they are known."""
-        said, true = clean_logits(method, problem, select)
+    def look(
+        self, method: Method, problem: Problem, epoch: int, select: Tensor | None = None, by: Engine | None = None
+    ) -> None:
+        """Take the epoch in, with the logits of the held-out rows, if they are known; others by the engine."""
+        said, true = clean_logits(method, problem, select, by)
         if self.count == 0:
             self._begin(method, problem, true, epoch)
-        train, clean = logits_of(method, problem.train.x).softmax(1), said.softmax(1)
+        train, clean = logits_of(by or method, problem.train.x).softmax(1), said.softmax(1)
         self.sum = train if self.sum is None else self.sum + train
         self.clean = clean if self.clean is None else self.clean + clean
         self.count += 1

@@ -228,7 +228,7 @@ class Loop:
 
     def evaluate(self) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
-        select = logits_of(self.method, self.problem.select.x)
+        select = logits_of(self.engine, self.problem.select.x)
         accuracy, loss = scored(select, self.problem.select.true)
         line: dict[str, Any] = {
             "epoch": self.epoch,
@@ -238,7 +238,7 @@ class Loop:
             "loss": float(self.losses.double().mean()),
             "meta_accuracy": accuracy,
             "meta_loss": loss,
-            "test_accuracy": score(self.method, self.problem.test)[0] if len(self.problem.test) else None,
+            "test_accuracy": score(self.engine, self.problem.test)[0] if len(self.problem.test) else None,
         }
         soft = self.method.soft_labels()
         if soft is not None and self.soft_labels is not None:
@@ -247,7 +247,7 @@ class Loop:
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
         if self.looked.due(self.epoch):
-            self.looked.look(self.method, self.problem, self.epoch, select)
+            self.looked.look(self.method, self.problem, self.epoch, select, self.engine)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}

@@ -5,14 +5,16 @@ a CUDA stream of its own, and the host gives each one step in turn; the card wor
 Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone.
 
 At the end of an epoch the host is busy with one run for a while: it draws the next epoch, evaluates and writes. Runs
-start some steps apart, so that their epochs do not end at the same time and the others have given the card enough to
-do by then.
+start some steps apart, so that their epochs do not end at the same time, and the others are given some steps ahead, so
+that the card has enough to do meanwhile. Not more than some: what an evaluation starts would wait behind them.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from metalabelnet.data.readings import Readings
 
 APART = 40  # steps
+AHEAD = 8  # steps a run is given before the card has taken them
+PAUSE = 1e-4  # seconds, when all have been given so many
 
 
 @dataclass
@@ -42,6 +46,12 @@ class Turns:
     stream: torch.cuda.Stream | None
     wait: int
     go_on: bool
+    given: deque[torch.cuda.Event] = field(default_factory=lambda: deque(maxlen=AHEAD))  # the last steps' ends
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the card has yet to come to the step that was given so many before."""
+        return len(self.given) == AHEAD and not self.given[0].query()  # type: ignore[no-untyped-call]
 
     def take(self) -> Outcome | None:
         """One step. Gives the outcome, if it was the last."""
@@ -52,6 +62,8 @@ class Turns:
         try:
             with here:
                 next(self.steps)
+                if self.stream is not None:
+                    self.given.append(self.stream.record_event())
         except StopIteration:
             return Outcome(summary=RunFolder(self.job.folder).summary())
         except Diverged as error:
@@ -108,7 +120,11 @@ def train_together(
         while under_way or (waiting and stopped is None):
             while waiting and len(under_way) < together and stopped is None:
                 under_way.append(start(*waiting.pop(0)))
-            for turns in list(under_way):
+            idle = under_way[0].ahead  # its steps are those that others wait for
+            ready = [turns for turns in under_way if not turns.ahead and not (idle and turns.wait)]
+            if not ready:
+                time.sleep(PAUSE)
+            for turns in ready:
                 try:
                     outcome = turns.take()
                 except Stopped as error:

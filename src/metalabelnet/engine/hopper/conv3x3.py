@@ -26,8 +26,8 @@ from metalabelnet.engine.hopper.kernels import (
     last,
     of_this_kind,
     padded,
+    processors,
     product,
-    share,
     shared_out,
 )
 
@@ -168,7 +168,7 @@ def _made(
     *,
     squares: bool = False,
 ) -> Made:
-    y, sums = _conv3x3(x, weight, outputs, share(x.device), squares, plus, other, slope, at_zero)
+    y, sums = _conv3x3(x, weight, processors(x.device), outputs, squares, plus, other, slope, at_zero)
     return Made(y, sums, x, weight, plus)
 
 
@@ -188,8 +188,8 @@ def _in_rows(weight: Tensor) -> Tensor:
 def _conv3x3(
     x: Tensor,
     weight: Tensor,
-    outputs: int,
     processors: int,
+    outputs: int,
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,
     other: Tensor | None,
@@ -212,8 +212,8 @@ def _conv3x3(
 def _(
     x: Tensor,
     weight: Tensor,  # noqa: ARG001
-    outputs: int,
     processors: int,
+    outputs: int,
     squares: bool,  # noqa: FBT001
     plus: Tensor | None,  # noqa: ARG001
     other: Tensor | None,

@@ -19,8 +19,8 @@ from metalabelnet.engine.hopper.kernels import (
     last,
     of_this_kind,
     padded,
+    processors,
     product,
-    share,
     shared_out,
     source,
 )
@@ -100,10 +100,10 @@ def by_weight(x: Tensor, grad: Tensor, joined: Joined | None = None) -> Tensor:
     If that gradient is known to be joined of two, the kernel joins them on its way.
     """
     if joined is None:
-        by_tap: Tensor = _grad3x3(last(x), last(grad), share(x.device), None, None)
+        by_tap: Tensor = _grad3x3(last(x), last(grad), processors(x.device), None, None)
     else:
         numbers = torch.stack([padded(each, joined.grad.shape[1]) for each in joined[2:]])
-        by_tap = _grad3x3(last(x), last(joined.grad), share(x.device), last(joined.other), numbers)
+        by_tap = _grad3x3(last(x), last(joined.grad), processors(x.device), last(joined.other), numbers)
     return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +12,13 @@ from torch.nn.functional import pad
 from metalabelnet.engine.hopper.cuda import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
 SHARED = 232_448  # bytes of shared memory a block may have
 RESERVED = 1024  # bytes of it that every block takes besides
 ROW = 128  # bytes of a row there: 64 channels of a pixel
-SHARES = 4  # of a card, at most
 
 
 def of_this_kind(x: Tensor, weight: Tensor, *around: Sequence[int]) -> bool:
@@ -55,28 +52,6 @@ def last(x: Tensor) -> Tensor:
 def padded(by_output: Tensor, outputs: int) -> Tensor:
     """A number for each output, with zeros for those that are there to make eights."""
     return pad(by_output, [0, outputs - len(by_output)])
-
-
-@contextmanager
-def in_company(runs: int) -> Iterator[None]:
-    """What is recorded meanwhile is for a card that so many runs are on at the same time."""
-    before = _runs.set(runs)
-    try:
-        yield
-    finally:
-        _runs.reset(before)
-
-
-_runs: ContextVar[int] = ContextVar("runs", default=1)
-
-
-def share(device: torch.device) -> int:
-    """How many of the card's processors a kernel is for.
-
-    Alone it takes all of them, to be done soon. In company few with more to do each are better: a block's beginning and
-    end, when nothing is multiplied, come less often, parts of sums are fewer, and others have the rest of the card.
-    """
-    return max(1, processors(device) // min(_runs.get(), SHARES))
 
 
 @functools.cache
