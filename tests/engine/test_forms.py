@@ -40,7 +40,7 @@ def recorded(name: str, *, fresh: bool, **changes: object) -> tuple[Recording, l
     picks = next(iter(made.plan(0, labeled_only=engine.method.labeled_only(0))))
     static = [_static(tensor) for tensor in _inputs(picks)]
     with unchanged(engine.method):
-        recording = record(engine._plain, picks, static) if fresh else engine._recording(picks, static)
+        recording = record(engine._plain, picks, static) if fresh else engine._recording(engine._plain, picks, static)
     return recording, Form(engine.method, made.batch).tensors
 
 
