@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from metalabelnet.core.passes import predict
 from metalabelnet.data.rows import make_rows
-from metalabelnet.engine.engine import Engine, _tensors
+from metalabelnet.engine import engine as engine_module
+from metalabelnet.engine.engine import Engine, Part, _tensors
 from metalabelnet.methods import METHODS, Method
 from metalabelnet.train.build import build
 from metalabelnet.train.prepare import Problem
@@ -146,6 +147,25 @@ def test_in_company() -> None:
     """Three runs whose steps are on the card at the same time."""
     pairs = [Pair(small_run("metalabelnet", dtype="float32", device="cuda", seed=s), small_problem()) for s in range(3)]
     assert at_once(pairs) >= 20
+
+
+@pytest.mark.parametrize("company", [1, 8])
+def test_predictions_in_bfloat16_follow_the_steps(company: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded, by kernels of our own where they take a layer, alone and in company: near to those as written."""
+    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 512)
+    run = Run(method="cross-entropy", net="cnn8", epochs=1, batch_size=128, device="cuda", dtype="bf16")
+    problem = images(0)
+    problem = dataclasses.replace(problem, **{part: getattr(problem, part).to("cuda") for part in PARTS})
+    method = build(run, problem)
+    made, x = batches(run, problem, method), problem.train.x[:512]
+    engine = Engine(method, made.batch, recorded=True, bf16=True, company=company)
+    method.begin_epoch(0)
+    for picks in made.plan(0, labeled_only=False):
+        engine.step(picks)
+        expected, found = engine._predict(Part(x)), engine.logits(x)
+        assert (found - expected).norm() <= 0.02 * expected.norm()
+    assert engine.recorded
+    assert engine._predict not in engine._replays.values()
 
 
 def test_a_network_that_reads_its_activations_in_a_row_predicts() -> None:

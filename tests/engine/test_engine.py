@@ -55,7 +55,7 @@ def test_a_recorded_step_equals_the_eager_one(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDABLE)
 def test_recorded_predictions_follow_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every epoch those of the classifier as it is then, whichever that is; in bfloat16, as the steps are."""
-    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 16)
+    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 13)
     run, problem = small_run(name, dtype="float32"), small_problem()
     method = build(run, problem)
     made, x = batches(run, problem, method), problem.test.x[:13]
@@ -71,11 +71,26 @@ def test_recorded_predictions_follow_the_method(name: str, monkeypatch: pytest.M
         assert 0 < (found - expected).norm() < 0.02 * expected.norm()
         assert (found - before).norm() > 0.02 * expected.norm()
         before = found
+        assert any(key[0] == "logits" for key in engine._replays)
+
+
+def test_few_samples_are_predicted_as_it_is_written() -> None:
+    """Nothing is compiled for them, and nothing put behind them: BatchNorm without statistics would see it."""
+    torch.manual_seed(0)
+    problem = small_problem()
+    width = problem.test.x[0].numel()
+    norm = nn.BatchNorm1d(width, track_running_stats=False)
+    net = nn.Sequential(nn.Flatten(), norm, nn.Linear(width, len(problem.test.classes)))
+    method = build(small_run("cross-entropy", dtype="float32"), problem, net)
+    engine = Engine(method, recorded=True, compiled=False, bf16=True)
+    x = problem.test.x[:5]
+    assert (engine.logits(x) - method.logits(x)).norm() < 0.02 * method.logits(x).norm()
+    assert not engine._replays
 
 
 def test_what_cannot_be_recorded_is_predicted_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word: it costs nothing but time."""
-    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 16)
+    monkeypatch.setattr(engine_module, "chunk_size", lambda _: 13)
 
     class Sized(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -86,7 +101,7 @@ def test_what_cannot_be_recorded_is_predicted_as_it_is_written(monkeypatch: pyte
     net = nn.Sequential(nn.Flatten(), Sized(problem.test.x[0].numel(), len(problem.test.classes)))
     method = build(small_run("cross-entropy", dtype="float32"), problem, net)
     engine = Engine(method, recorded=True, compiled=False, bf16=True)
-    x = problem.test.x[:16]
+    x = problem.test.x[:13]
     found = engine.logits(x)
     assert list(engine._replays.values()) == [engine._predict]
     assert engine.recorded

@@ -25,7 +25,6 @@ from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import pad
 
 from metalabelnet.core.passes import low_precision, precision
 from metalabelnet.data.batches import Batch, Picks
@@ -104,19 +103,19 @@ class Engine:
     def logits(self, x: Tensor) -> Tensor:
         """The classifier's logits for samples as they are stored, in the precision of the steps.
 
-        In bfloat16 recorded, a chunk of samples at a time, with zeros behind the last ones. In single precision the
-        library tries more kernels for a chunk than their choice gains.
+        In bfloat16 whole chunks are recorded. The last one is not filled up: a network may normalise by what is in it.
+        In single precision the library tries more kernels for a chunk than their choice gains.
         """
-        if not (self.recorded and self.bf16):
-            return self._predict(Part(x))
-        key = ("logits", self.method.phase(), x.shape[1:])
-        part = Part(pad(x, [0, 0] * (x.ndim - 1) + [0, chunk_size(tuple(x.shape[1:])) - len(x)]))
+        part, whole = Part(x), len(x) == chunk_size(tuple(x.shape[1:]))
+        if not (self.recorded and self.bf16 and whole):
+            return self._predict(part)
+        key = ("logits", self.method.phase(), x.shape)
         if key not in self._replays:
             try:
                 self._replays[key] = self._record(self._predict, part)
             except Exception:  # whatever it was, it costs time alone
                 self._replays[key] = self._predict
-        return self._replays[key](part)[: len(x)].clone()
+        return self._replays[key](part).clone()
 
     def _plain(self, given: Given) -> Tensor:
         with low_precision(on=self.bf16):

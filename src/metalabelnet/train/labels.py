@@ -71,7 +71,7 @@ class LabelTable:
             ]
             row += probability_cells(self.rows.classes, p[i])
             if soft is not None and p.shape[1] <= MOST_COLUMNS:
-                row += [f"{value:.6f}" for value in soft[i]]
+                row += [f"{value:.6f}" for value in soft[i].tolist()]
             yield row
 
     def to_csv(self) -> str:
@@ -104,7 +104,7 @@ def probability_cells(classes: Sequence[str], p: npt.NDArray[np.float64]) -> lis
     if len(classes) > MOST_COLUMNS:
         order = np.argsort(-p, kind="stable")[:TOP]
         return [cell for c in order for cell in (classes[c], f"{p[c]:.6f}")]
-    return [f"{value:.6f}" for value in p]
+    return [f"{value:.6f}" for value in p.tolist()]
 
 
 _FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]

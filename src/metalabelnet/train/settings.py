@@ -101,7 +101,9 @@ class Run:
     looks: int = _field(30, "how many epochs have a part in the label table, evenly spread; 0: the selected one alone")
     seed: int = _field(0, "seed of everything random")
     device: str = _field("auto", "auto, cpu, cuda, …")
-    dtype: str = _field("float32", "float32, float64, or bf16 (products in bfloat16, weights in float32)")
+    dtype: str = _field(
+        "float32", "float32, float64, or bf16 (products in bfloat16 while it trains; weights and results in float32)"
+    )
     engine: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
 
     def __post_init__(self) -> None:

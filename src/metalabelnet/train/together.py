@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from metalabelnet.data.readings import Readings
 from metalabelnet.engine import tensor_cores
 from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train.folder import RunFolder
@@ -29,10 +30,8 @@ from metalabelnet.train.several import Job, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from metalabelnet.data.readings import Readings
-
 APART = 40  # steps
-AHEAD = 8  # steps a run is given before the card has taken them
+AHEAD = 64  # steps a run is given before the card has taken them
 PAUSE = 1e-4  # seconds, when all have been given so many
 
 
@@ -88,12 +87,15 @@ def train_together(
 ) -> list[Outcome]:
     """Train all jobs, up to `together` at a time, and give their outcomes in order.
 
+    Data that several jobs have in common is read once; `readings` has what was read before.
+
     Every folder is checked before the first run starts. A finished folder is not run again when resuming. A run that
     diverges is reported in its outcome and does not keep the others from going on; with `go_on` one that is refused
     does not either. When asked to stop, all runs under way save their state before `Stopped` is raised.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
+    readings = readings or Readings(at_a_time=min(together, len(jobs)))
     outcomes = [_known(job) for job in jobs]
     tell = on_progress or (lambda _number, _progress: None)
 

@@ -15,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from torch import fx
 
-SHARES = 4  # of a card, at most: more were no faster
+SHARES = 4  # of a card, at most
 PROCESSORS = 2  # the place of their number among the arguments of both operators
 
 
