@@ -2,7 +2,8 @@
 
 One small network leaves much of a card idle: between kernels, and in kernels too short to fill it. Here every run has
 a CUDA stream of its own, and the host gives each one step in turn; the card works on all of them at the same time.
-Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone.
+Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone; in bfloat16
+but for rounding, as kernels of our own add up in other parts there (see `engine/hopper/company.py`).
 
 At the end of an epoch the host is busy with one run for a while: it draws the next epoch, evaluates and writes. Runs
 start some steps apart, so that their epochs do not end at the same time, and the others are given some steps ahead, so

@@ -46,7 +46,8 @@ __device__ __forceinline__ void fold(float* numbers, int lane) {
 // ROWS, COLUMNS            of a tile, multiples of eight
 // STAGES                   parts of the weights (a tap, 64 channels) that are there at a time; all of them: they stay
 // BUFFERS                  tiles of a warpgroup that are there at a time
-// BESIDE                   blocks that a processor has room for at a time
+// BESIDE                   blocks that a processor has room for at a time; of one the compiler is not told: it would
+//                          take more registers, and spill
 // PLUS                     whether to add `plus` to what comes out
 // THEN                     what to do with each output: nothing more; or to add up over the pixels of a block the
 //                          output itself and
