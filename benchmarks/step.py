@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="height and width of the images")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
     parser.add_argument("--runs", type=int, default=8, help="how many runs take turns in the rows that say together")
-    parser.add_argument("--only", metavar="TEXT", help="rows whose name has this in it")
+    parser.add_argument("--only", metavar="TEXT", nargs="+", help="rows whose name has one of these in it")
     parser.add_argument("--rivals", action="store_true", help="the same step by TorchOpt, higher and betty too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--row", help=argparse.SUPPRESS)
@@ -201,7 +201,7 @@ def main() -> None:
     results = []
     with tensor_cores():
         for name, changes in rows:
-            if args.only and args.only not in name:
+            if args.only and not any(text in name for text in args.only):
                 continue
             results.append(alone(name, args) if device == "cpu" else row(name, args, device, **changes))
             r = results[-1]
