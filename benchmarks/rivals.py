@@ -51,7 +51,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rival_steps import OURS, RIVALS, Iteration, Start, ours, start
-from timing import milliseconds, resident
+from timing import milliseconds, resident, tidy
 
 from metalabelnet.engine import tensor_cores
 
@@ -114,17 +114,20 @@ def row(name: str, *, batch: int, size: int, device: str, seconds: float) -> dic
     if empty["note"]:
         return empty
     version = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else ""
-    cuda, before = device == "cuda", resident()
+    cuda = device == "cuda"
+    if cuda:
+        tidy()
+    before = torch.cuda.memory_allocated() / 2**20 if cuda else resident()
     try:
         iteration = (OURS | RIVALS)[name](start(batch=batch, size=size, device=device))
         iteration()
         if cuda:
-            torch.cuda.reset_peak_memory_stats()
+            tidy()
         ms = milliseconds(iteration, cuda=cuda, seconds=seconds)
     except Exception as error:  # whatever it is, it belongs in the row
         return {**empty, "note": f"cannot: {_reason(error)}"}
-    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else resident() - before
-    return {"row": name, "ms": ms, "MiB": memory, "note": "", "version": version}
+    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else resident()
+    return {"row": name, "ms": ms, "MiB": memory - before, "note": "", "version": version}
 
 
 def rows(

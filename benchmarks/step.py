@@ -14,7 +14,6 @@ was resident, above what the import takes.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import sys
@@ -27,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from timing import milliseconds, resident
+from timing import milliseconds, resident, tidy
 
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.rows import make_rows
@@ -117,13 +116,6 @@ def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dic
 def taken(*, recorded: bool) -> float:
     """MiB of the card's memory."""
     return (torch.cuda.memory_reserved() if recorded else torch.cuda.max_memory_allocated()) / 2**20
-
-
-def tidy() -> None:
-    """Give back what nothing uses any more, of earlier rows too."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
 
 
 def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:

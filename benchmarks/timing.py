@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import statistics
 import time
@@ -36,3 +37,10 @@ def resident() -> float:
     if status.exists():
         return next(int(line.split()[1]) / 2**10 for line in status.read_text().splitlines() if "VmHWM" in line)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def tidy() -> None:
+    """Give back what nothing uses any more of the card's memory; the most that was taken is counted anew."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()

@@ -56,3 +56,17 @@ def test_the_compiler_is_there_when_what_was_done_meanwhile_is_done() -> None:
     before = threading.active_count()
     with compiled.importing_beside(on=False):
         assert threading.active_count() == before
+
+
+def test_a_compiler_that_cannot_be_imported_is_not_told_of_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What uses it says so: a thread would print a traceback across what is done meanwhile."""
+
+    def fails(name: str) -> None:
+        raise ImportError(name)
+
+    told: list[object] = []
+    monkeypatch.setattr(compiled.importlib, "import_module", fails)
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    with compiled.importing_beside(on=True):
+        pass
+    assert not told

@@ -11,7 +11,7 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ Step = Callable[..., Tensor]
 @contextmanager
 def importing_beside(*, on: bool) -> Iterator[None]:
     """Import PyTorch's compiler, which takes seconds, beside what is done meanwhile."""
-    beside = threading.Thread(target=importlib.import_module, args=("torch._inductor.compile_fx",), daemon=True)
+    beside = threading.Thread(target=_import_compiler, daemon=True)
     if on:
         beside.start()
     try:
@@ -37,6 +37,11 @@ def importing_beside(*, on: bool) -> Iterator[None]:
     finally:
         if on:
             beside.join()
+
+
+def _import_compiler() -> None:
+    with suppress(Exception):  # whatever it is, it comes up again where the compiler is used
+        importlib.import_module("torch._inductor.compile_fx")
 
 
 _compiled: dict[Any, Step] = {}
