@@ -50,8 +50,7 @@ def naive_calibration_error(probabilities: list[list[float]], true: list[int], b
 def test_score_by_hand() -> None:
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.5]])
     labels = torch.tensor([0, 1, 1, 1])
-    rows = make_rows(logits, torch.full((4,), -1), true=labels, classes=("no", "yes"), what="four")
-    accuracy, loss = evaluate.score(Fixed(), rows)
+    accuracy, loss = evaluate.scored(evaluate.logits_of(Fixed(), logits), labels)
     assert accuracy == 75.0
     margins = [2.0, 1.0, -3.0, 0.5]  # of the right class over the other
     assert loss == pytest.approx(sum(math.log(1 + math.exp(-m)) for m in margins) / 4, rel=1e-12)
@@ -111,6 +110,6 @@ def test_an_epoch_that_is_looked_at_asks_about_no_row_twice(shared: bool, monkey
     asked: list[int] = []
     logits = loop.method.logits
     monkeypatch.setattr(loop.method, "logits", lambda x: asked.append(len(x)) or logits(x))
-    loop.evaluate()
+    loop.evaluate(loop.ask())
     parts = {id(rows): len(rows) for rows in (problem.select, problem.clean, problem.test, problem.train)}
     assert sorted(asked) == sorted(parts.values())

@@ -1,6 +1,7 @@
 """The label table: a row a training sample, the classifier's guess beside the label it was given."""
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.train import RunFolder, train
 from metalabelnet.train.evaluate import logits_of
-from metalabelnet.train.labels import LabelTable
+from metalabelnet.train.labels import LabelTable, decimals
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.relabel import relabel
 
@@ -79,6 +80,36 @@ def many(count: int, *, soft: bool = True) -> tuple[LabelTable, Tensor]:
     names = tuple(f"class {i}" for i in range(count))
     rows = make_rows(torch.zeros(4, 2), torch.tensor([0, 1, -1, 3]), classes=names, what="many")
     return LabelTable(rows=rows, probabilities=p, soft_labels=p.flip(1) if soft else None), p
+
+
+def test_numbers_are_as_python_writes_them() -> None:
+    """Ties too: they go to the even digit in both."""
+    g = torch.Generator().manual_seed(0)
+    ties = (torch.arange(1, 2001, 2) / 2**7).fmod(1)  # exact, and halves of a millionth among them
+    some = torch.cat([torch.rand(4000, generator=g), torch.rand(2000, generator=g) ** 20, ties, torch.tensor([0.0, 1.0])])
+    p = some[: len(some) // 7 * 7].view(-1, 7).double().numpy()
+    expected = ["".join(f",{value:.6f}" for value in row) for row in p.tolist()]
+    assert decimals(p) == expected
+    assert any(f"{value * 1e6:.1f}".endswith(".5") for value in p.ravel())
+    assert decimals(np.array([[0.5, np.nan], [-0.1, 12.0]])) == [",0.500000,nan", ",-0.100000,12.000000"]
+    assert decimals(np.empty((0, 3))) == []
+
+
+def test_a_table_is_the_same_however_many_rows_are_made_into_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = many(5)
+    whole, rows = table.to_csv(), [[str(cell) for cell in row] for row in table]
+    assert [list(line.values()) for line in read(whole)] == rows
+    monkeypatch.setattr("metalabelnet.train.labels.PIECE", 3)
+    assert table.to_csv() == whole
+
+
+def test_names_with_commas_quotes_and_lines_stay_in_their_cells() -> None:
+    table, p = many(4)
+    ids = ('a,"b"', "two\nlines", "", "plain")
+    named = dataclasses.replace(table, rows=dataclasses.replace(table.rows, ids=ids))
+    lines = read(named.to_csv())
+    assert [line["id"] for line in lines] == list(ids)
+    assert [line["p_class 2"] for line in lines] == [f"{value:.6f}" for value in p[:, 2].tolist()]
 
 
 @pytest.mark.parametrize("count", [50, 51, 100])

@@ -144,7 +144,7 @@ def test_the_power_may_fail_at_any_write(data: Path, tmp_path: Path, monkeypatch
         syncs = cut_the_power(patch, at=0)
         train(short(data), folder=tmp_path / "alone", checkpoint_seconds=0)
     whole = outcome(tmp_path / "alone")
-    assert len(syncs) >= 2 * (1 + 4 + 2 + 4)  # run.json, a checkpoint a step, metrics an epoch, and what comes out
+    assert len(syncs) >= 2 * (1 + 4 + 5)  # run.json, a checkpoint a step, and what comes out
     for at in range(1, len(syncs) + 1):
         folder = tmp_path / f"cut{at}"
         with monkeypatch.context() as patch:
@@ -156,6 +156,18 @@ def test_the_power_may_fail_at_any_write(data: Path, tmp_path: Path, monkeypatch
         else:
             train(short(data), folder=folder, resume=True)
             assert outcome(folder) == whole, f"cut at sync {at}"
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_crash_of_the_machine_may_take_the_metrics_with_it(data: Path, tmp_path: Path, left: float) -> None:
+    """They are not synced while the run is under way: the checkpoint has them too."""
+    train(tiny_run(data), folder=tmp_path / "alone")
+    with pytest.raises(Stopped):
+        train(tiny_run(data), folder=tmp_path / "run", stop=after(7))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    os.truncate(metrics, int(left * metrics.stat().st_size))
+    train(tiny_run(data), folder=tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
 
 
 def test_without_a_folder_nothing_is_written(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import itertools
 import weakref
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,36 @@ def test_a_run_is_given_some_steps_ahead_and_no_more(jobs: list[Job]) -> None:
     assert turns.ahead
 
 
-def test_the_next_epoch_is_drawn_before_the_card_is_waited_for(
+def test_what_the_host_does_without_the_card_comes_before_it_waits_for_it(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The next epoch is drawn first, and what a card is asked for is not read at once."""
     order: list[object] = []
-    plan, evaluate = Batches.plan, Loop.evaluate
+    plan = Batches.plan
     monkeypatch.setattr(Batches, "plan", lambda b, epoch, **how: order.append(epoch) or plan(b, epoch, **how))
     monkeypatch.setattr(loop_module, "drained", lambda _: order.append("wait") or ())
-    monkeypatch.setattr(Loop, "evaluate", lambda loop: order.append("evaluate") or evaluate(loop))
+    for name in ("ask", "evaluate", "save"):
+        noted = getattr(Loop, name)
+        monkeypatch.setattr(Loop, name, lambda *a, name=name, noted=noted: order.append(name) or noted(*a))
+    end = ["wait", "ask", "wait", "evaluate"]
     train(jobs[1].run)
-    assert order[:7] == [0, 1, "wait", "evaluate", 2, "wait", "evaluate"]
+    assert order[:11] == [0, 1, *end, 2, *end]
+    order.clear()
+    train(jobs[1].run, checkpoint_seconds=0)
+    assert order[:5] == [0, "wait", "save", "wait", "save"]
+
+
+def test_others_go_on_while_one_waits_for_the_card(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "drained", lambda _: iter([None] * 3))
+    order: list[int] = []
+    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
+    assert order[:2] == [0, 1]
+    assert {first == second for first, second in itertools.pairwise(order)} == {True, False}
+    for job in jobs[:2]:
+        train(job.run, folder=tmp_path / "alone" / job.folder.name)
+        assert outcome(job.folder) == outcome(tmp_path / "alone" / job.folder.name)
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:

@@ -14,23 +14,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Write beside the file, sync, rename: after a crash there is the old file or the new one, never half.
 
-    When the disk is full nothing of the new file stays, and the old one is as it was.
+    When the disk is full nothing of the new file stays, and the old one is as it was. Syncing is waiting for the disk:
+    without it a crash of the process costs nothing still, but one of the machine may take the file with it.
     """
     beside = path.with_name(f".{path.name}.tmp")
     try:
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
         error.filename = str(path)  # a full disk is met without a name
         raise
-    _sync_folder(path.parent)
+    if sync:
+        _sync_folder(path.parent)
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

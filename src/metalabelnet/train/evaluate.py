@@ -11,7 +11,6 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.data.stored import chunks
 
 if TYPE_CHECKING:
-    from metalabelnet.data import Rows
     from metalabelnet.data.stored import Samples
     from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
@@ -22,13 +21,8 @@ def logits_of(by: Method | Engine, x: Samples) -> Tensor:
     return torch.cat([by.logits(part) for part in chunks(x)])
 
 
-def score(by: Method | Engine, rows: Rows) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy on the true labels."""
-    return scored(logits_of(by, rows.x), rows.true)
-
-
 def scored(logits: Tensor, true: Tensor) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy of these logits."""
+    """Accuracy and mean cross-entropy of these logits on the true labels."""
     accuracy = 100 * (logits.argmax(1) == true).double().mean()
     return float(accuracy), float(cross_entropy(logits.double(), true).mean())
 

@@ -156,9 +156,10 @@ class RunFolder:
         file = self.path / "metrics.jsonl"
         return [_said(file, line, _MEASURED) for line in file.read_bytes().splitlines()] if file.exists() else []
 
-    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+    def write_metrics(self, history: list[dict[str, Any]], *, sync: bool = True) -> None:
         """Write all lines anew: after a resume the file holds what the checkpoint knows, and no more."""
-        self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
+        text = "".join(json.dumps(line) + "\n" for line in history)
+        checkpoint.write_atomically(self.path / "metrics.jsonl", text.encode(), sync=sync)
 
     def write_model(self, tensors: dict[str, Tensor]) -> None:
         """Write the networks of the selected epoch."""

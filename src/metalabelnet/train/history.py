@@ -95,6 +95,23 @@ def clean_logits(
     return torch.cat([select, *others]), torch.cat([rows.true for rows in parts])
 
 
+class Said(NamedTuple):
+    """What the classifier says in an epoch of which the history takes note: logits of training rows and of clean ones.
+
+    true  the classes of the latter
+    """
+
+    train: Tensor
+    clean: Tensor
+    true: Tensor
+
+
+def said(method: Method, problem: Problem, select: Tensor | None = None, by: Engine | None = None) -> Said:
+    """Ask it: by the engine, if there is one. Logits of the held-out rows may be known already."""
+    clean, true = clean_logits(method, problem, select, by)
+    return Said(logits_of(by or method, problem.train.x), clean, true)
+
+
 def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
     """Whether losses of the same samples are lower by more than so many standard errors of the mean difference."""
     gain = (than - losses).double()
@@ -173,14 +190,13 @@ class History:
         """Whether this epoch takes part."""
         return (epoch + 1) * self.looks // self.epochs > epoch * self.looks // self.epochs
 
-    def look(
-        self, method: Method, problem: Problem, epoch: int, select: Tensor | None = None, by: Engine | None = None
-    ) -> None:
-        """Take the epoch in, with the logits of the held-out rows, if they are known; others by the engine."""
-        said, true = clean_logits(method, problem, select, by)
+    def look(self, method: Method, problem: Problem, epoch: int, found: Said | None = None) -> None:
+        """Take the epoch in, with what the classifier says then, if it was asked already."""
+        found = said(method, problem) if found is None else found
+        true = found.true
         if self.count == 0:
             self._begin(method, problem, true, epoch)
-        train, clean = logits_of(by or method, problem.train.x).softmax(1), said.softmax(1)
+        train, clean = found.train.softmax(1), found.clean.softmax(1)
         self.sum = train if self.sum is None else self.sum + train
         self.clean = clean if self.clean is None else self.clean + clean
         self.count += 1

@@ -20,9 +20,9 @@ from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
 from metalabelnet.train.correction import corrected
 from metalabelnet.train.digest import digest
-from metalabelnet.train.evaluate import logits_of, score, scored
+from metalabelnet.train.evaluate import logits_of, scored
 from metalabelnet.train.folder import RunFolder
-from metalabelnet.train.history import History, candidate, clean_labels, clean_logits
+from metalabelnet.train.history import History, Said, candidate, clean_labels, clean_logits, said
 from metalabelnet.train.labels import LabelTable
 from metalabelnet.train.prepare import Problem, prepare
 from metalabelnet.train.quality import confusion
@@ -53,6 +53,21 @@ class Progress:
     step: int
     steps: int
     metrics: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What the networks say at the end of an epoch.
+
+    select, test  logits of the rows that select the epoch, and of the test rows, if there are some
+    soft_labels   of the training rows, where the method makes some
+    look          what the history of the run is told, if it takes part in it
+    """
+
+    select: Tensor
+    test: Tensor | None
+    soft_labels: Tensor | None
+    look: Said | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +201,13 @@ class Loop:
     ) -> Generator[None, None, Result]:
         """Train the epochs that are left, pausing after every step; then evaluate the selected one."""
         began, saved = time.monotonic() - self.seconds, time.monotonic()
-        method, epochs = self.method, self.method.epochs
+        method, epochs, device = self.method, self.method.epochs, self.problem.train.x.device
         planned = self.planned(self.epoch, start=self.step)
         while self.epoch < epochs:
             steps = self.batches.steps(labeled_only=method.labeled_only(self.epoch))
             method.begin_epoch(self.epoch)
             if self.step == 0:
-                self.losses = torch.zeros(steps, device=self.problem.train.x.device)
+                self.losses = torch.zeros(steps, device=device)
             with closing(planned):
                 for given in planned:
                     self.losses[self.step] = self.engine.step(given)
@@ -200,6 +215,7 @@ class Loop:
                     self.seconds = time.monotonic() - began
                     stopping = stop is not None and stop()
                     if stopping or time.monotonic() - saved >= checkpoint_seconds:
+                        yield from drained(device)
                         self.save()
                         saved = time.monotonic()
                     if stopping:
@@ -208,13 +224,15 @@ class Loop:
                         on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                     yield
             planned = self.planned(self.epoch + 1)  # while the card is at work on this one
-            yield from drained(self.problem.train.x.device)
+            yield from drained(device)
             self.check_finite()
             method.end_epoch(self.epoch)
-            self.evaluate()
+            answers = self.ask()
+            yield from drained(device)
+            self.evaluate(answers)
             self.epoch, self.step = self.epoch + 1, 0
             if self.files is not None:
-                self.files.write_metrics(self.history)
+                self.files.write_metrics(self.history, sync=False)  # a checkpoint has them too
             if on_progress is not None:
                 metrics = self.history[-1]
                 on_progress(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=metrics))
@@ -226,10 +244,20 @@ class Loop:
         plan = self.batches.epoch if self.batches.streamed else self.batches.plan
         return plan(epoch, labeled_only=self.method.labeled_only(epoch), start=start)
 
-    def evaluate(self) -> None:
+    def ask(self) -> Answers:
+        """Have the networks say what the end of the epoch is judged by. A card has then yet to do it."""
+        problem, engine = self.problem, self.engine
+        select = logits_of(engine, problem.select.x)
+        return Answers(
+            select=select,
+            test=logits_of(engine, problem.test.x) if len(problem.test) else None,
+            soft_labels=self.method.soft_labels(),
+            look=said(self.method, problem, select, engine) if self.looked.due(self.epoch) else None,
+        )
+
+    def evaluate(self, answers: Answers) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
-        select = logits_of(self.engine, self.problem.select.x)
-        accuracy, loss = scored(select, self.problem.select.true)
+        accuracy, loss = scored(answers.select, self.problem.select.true)
         line: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
@@ -238,16 +266,16 @@ class Loop:
             "loss": float(self.losses.double().mean()),
             "meta_accuracy": accuracy,
             "meta_loss": loss,
-            "test_accuracy": score(self.engine, self.problem.test)[0] if len(self.problem.test) else None,
+            "test_accuracy": None if answers.test is None else scored(answers.test, self.problem.test.true)[0],
         }
-        soft = self.method.soft_labels()
+        soft = answers.soft_labels
         if soft is not None and self.soft_labels is not None:
             change = (soft - self.soft_labels).abs().double().mean(1)
             line |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
-        if self.looked.due(self.epoch):
-            self.looked.look(self.method, self.problem, self.epoch, select, self.engine)
+        if answers.look is not None:
+            self.looked.look(self.method, self.problem, self.epoch, answers.look)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
