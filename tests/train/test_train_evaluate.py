@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metalabelnet.data.rows import make_rows
 from metalabelnet.train import evaluate
 from metalabelnet.train.loop import Loop
 from small import small_problem, small_run

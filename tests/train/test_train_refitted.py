@@ -46,6 +46,26 @@ def test_it_is_the_fit_to_the_features_of_the_last_layer(
     torch.testing.assert_close(found[1], head.logits(g(to_input(clean, torch.float32))))
 
 
+def test_rows_are_passed_through_the_network_once_where_their_features_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"))
+    problem = prepare(run)
+    method, n, m = build(run, problem, None), len(problem.train), len(problem.select)
+    passed: list[int] = []
+    method.net.register_forward_pre_hook(lambda _net, inputs: passed.append(len(inputs[0])))
+    once = refitted(method, problem.train, (problem.select,))
+    looked_for_the_head = passed[:-2]
+    assert passed[-2:] == [n, m]
+    passed.clear()
+    monkeypatch.setattr(module, "KEPT", 0)
+    twice = refitted(method, problem.train, (problem.select,))
+    assert passed == [*looked_for_the_head, n, n, m]
+    assert once is not None
+    assert twice is not None
+    assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_that_reads_given_labels_has_it(name: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), name)

@@ -15,6 +15,7 @@ checkpoint/        while it runs
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -274,8 +275,12 @@ def versions() -> dict[str, str]:
     }
 
 
+@functools.cache
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, if it does; marked where files were changed."""
+    """The commit of the checkout this package runs from, if it does; marked where files were changed.
+
+    Asked for once: what is imported does not change.
+    """
     here = Path(__file__).parent
     git = shutil.which("git")
     if git is None or not any((folder / ".git").exists() for folder in here.parents):

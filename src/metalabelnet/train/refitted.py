@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from metalabelnet.methods import Method
 
 WIDEST = 4096  # features; the sums hold their products with each other
+KEPT = 1 << 26  # features of all rows together, up to which they are computed once
 
 
 def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor, Tensor] | None:
@@ -49,9 +50,11 @@ def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor
         for part in chunks(x):
             yield read_and_given(net, name, to_input(part, method.task.dtype))[0]
 
+    kept = list(features(train.x)) if len(train) * width <= KEPT else None  # they are asked for twice
+
     def labeled() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
-        for v in features(train.x):
+        for v in features(train.x) if kept is None else kept:
             yield v, train.given[start : start + len(v)]
             start += len(v)
 
