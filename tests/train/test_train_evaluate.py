@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metalabelnet.train import evaluate
+from metalabelnet import nets
+from metalabelnet.train import evaluate, train
 from metalabelnet.train.loop import Loop
 from small import small_problem, small_run
 
@@ -112,3 +113,14 @@ def test_an_epoch_that_is_looked_at_asks_about_no_row_twice(shared: bool, monkey
     loop.evaluate(loop.ask())
     parts = {id(rows): len(rows) for rows in (problem.select, problem.clean, problem.test, problem.train)}
     assert sorted(asked) == sorted(parts.values())
+
+
+def test_kernels_are_tried_for_steps_and_not_for_the_few_passes_between_them() -> None:
+    problem = small_problem()
+    net = nets.build("small-cnn", problem.shape, len(problem.train.classes), seed=0)
+    tried: dict[bool, set[bool]] = {True: set(), False: set()}
+    net.register_forward_pre_hook(lambda net, _: tried[net.training].add(torch.backends.cudnn.benchmark))
+    before = torch.backends.cudnn.benchmark
+    train(small_run("cross-entropy", looks=2), problem=problem, net=net)
+    assert tried == {True: {True}, False: {False}}
+    assert torch.backends.cudnn.benchmark == before

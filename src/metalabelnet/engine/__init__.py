@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from metalabelnet.engine.engine import Engine, EngineFallback, drained, tensor_cores
+from metalabelnet.engine.engine import Engine, EngineFallback, drained, tensor_cores, untried
 
-__all__ = ["Engine", "EngineFallback", "drained", "tensor_cores"]
+__all__ = ["Engine", "EngineFallback", "drained", "tensor_cores", "untried"]

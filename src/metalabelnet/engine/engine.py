@@ -108,7 +108,8 @@ class Engine:
         """
         part, whole = Part(x), len(x) == chunk_size(tuple(x.shape[1:]))
         if not (self.recorded and self.bf16 and whole):
-            return self._predict(part)
+            with untried():
+                return self._predict(part)
         key = ("logits", self.method.phase(), x.shape)
         if key not in self._replays:
             try:
@@ -194,6 +195,17 @@ def all_kernels() -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark_limit = before
+
+
+@contextmanager
+def untried() -> Iterator[None]:
+    """Let cuDNN take the kernels it thinks best: a few passes are done before all would have been tried."""
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.data.batches import Batches
-from metalabelnet.engine import Engine, drained, tensor_cores
+from metalabelnet.engine import Engine, drained, tensor_cores, untried
 from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train import checkpoint
 from metalabelnet.train.build import build
@@ -248,13 +248,16 @@ class Loop:
         """Have the networks say what the end of the epoch is judged by. A card has then yet to do it."""
         problem, engine = self.problem, self.engine
         select = logits_of(engine, problem.select.x)
+        with untried():
+            soft_labels = self.method.soft_labels()
         return Answers(
             select=select,
             test=logits_of(engine, problem.test.x) if len(problem.test) else None,
-            soft_labels=self.method.soft_labels(),
+            soft_labels=soft_labels,
             look=said(self.method, problem, select, engine) if self.looked.due(self.epoch) else None,
         )
 
+    @untried()
     def evaluate(self, answers: Answers) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
         accuracy, loss = scored(answers.select, self.problem.select.true)
@@ -339,6 +342,7 @@ class Loop:
         self.files.write_metrics(self.history)
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
+    @untried()
     def finish(self) -> Result:
         """Take the selected epoch's networks, measure them, and write down what came out."""
         assert self.best is not None
