@@ -256,8 +256,12 @@ def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tenso
         changed: dict[str, Any] = dict(zip(names, tensors, strict=True))
         return step(dataclasses.replace(given, **changed))
 
-    module = _traced(on_tensors, inputs)
-    gc.collect()  # what tracing leaves in circles holds every activation of the step, and the whole run
+    gc.freeze()  # what was there before need not be looked through
+    try:
+        module = _traced(on_tensors, inputs)
+        gc.collect()  # what tracing leaves in circles holds every activation of the step, and the whole run
+    finally:
+        gc.unfreeze()
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
         tags = getattr(node.target, "tags", ())
