@@ -298,8 +298,7 @@ class Loop:
     def check_finite(self) -> None:
         """Stop a run whose numbers are lost, before a checkpoint of it replaces a good one."""
         bad = (~torch.isfinite(self.losses)).nonzero()
-        weights = torch.cat([t.flatten() for t in self.method.model().values() if t.is_floating_point()])
-        sound = bool(torch.isfinite(weights).all())
+        sound = bool(torch.stack([torch.isfinite(t).all() for t in self.method.model().values()]).all())
         if len(bad) == 0 and sound:
             return
         step = int(bad[0, 0]) if len(bad) else self.step - 1

@@ -13,7 +13,7 @@ import torch
 
 from metalabelnet.core.ridge import Moments
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.stored import chunks
+from metalabelnet.data.stored import Stored, chunks
 from metalabelnet.errors import InputError
 from metalabelnet.nets.head import find_head, read_and_given
 
@@ -50,7 +50,8 @@ def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor
         for part in chunks(x):
             yield read_and_given(net, name, to_input(part, method.task.dtype))[0]
 
-    kept = list(features(train.x)) if len(train) * width <= KEPT else None  # they are asked for twice
+    keeps = len(train) * width <= KEPT and not isinstance(train.x, Stored)  # samples on disk: memory is short
+    kept = list(features(train.x)) if keeps else None  # they are asked for twice
 
     def labeled() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0

@@ -5,9 +5,10 @@ a CUDA stream of its own, and the host gives each one step in turn; the card wor
 Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone; in bfloat16
 but for rounding, as kernels of our own add up in other parts there (see `engine/hopper/company.py`).
 
-At the end of an epoch the host is busy with one run for a while: it draws the next epoch, evaluates and writes. Runs
-start some steps apart, so that their epochs do not end at the same time, and the others are given some steps ahead, so
-that the card has enough to do meanwhile. Not more than some: what an evaluation starts would wait behind them.
+At the end of an epoch a run asks the card for all it is judged by and lets the others have their turns until that is
+there; so it does before a checkpoint. Then the host is busy with this run alone for a while: it draws, judges, writes.
+Runs start some steps apart, so that their epochs do not end at the same time, and the others are given some steps
+ahead, so that the card has enough to do meanwhile. Not more than some: what an evaluation starts is behind them.
 """
 
 from __future__ import annotations
