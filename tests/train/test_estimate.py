@@ -16,7 +16,9 @@ def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches
     assert estimate(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
     assert estimate(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
-    assert estimate(replace(run, engine="recorded"), problem).seconds == pytest.approx(60 + plain.seconds / 4)
+    recorded = replace(run, engine="recorded")
+    assert estimate(recorded, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
+    assert estimate(replace(recorded, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
     assert estimate(replace(run, method="metalabelnet"), problem).bytes > 2 * plain.bytes
     assert estimate(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
 
