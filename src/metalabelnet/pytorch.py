@@ -51,7 +51,7 @@ def fit(
     test         pairs with right labels, which decide nothing: they are only measured
     folder       where to leave a run folder
     resume       go on with the run in that folder, which was stopped; the data must be the same
-    on_progress  told about every step and every epoch
+    on_progress  told when an epoch begins, after every step, and when the epoch has ended
     settings     fields of a run (`method`, `epochs`, `warmup`, `batch_size`, `rate`, `augment`, `seed`, `device`, …)
                  and the method's own (`beta`, …), by name; warm-up and rate drops follow the epochs, unless given
 

@@ -115,6 +115,25 @@ def test_asked_to_stop_within_the_probe_it_says_what_is_lost(
     assert not (tmp_path / "run").exists()
 
 
+def test_asked_to_stop_before_the_first_step_it_takes_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a card the first step is compiled, for minutes."""
+
+    def interrupted(*args: Any, **how: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return prepare_module.prepare(*args, **how)
+
+    asked = arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("metalabelnet.cli.commands.prepare", interrupted)
+        said = call(asked, capsys)
+    assert said.code == 130
+    assert not (tmp_path / "run").exists()
+    assert call(how_to_go_on(said.err), capsys).code == 0
+    assert RunFolder(tmp_path / "run").finished
+
+
 def test_a_second_ctrl_c_stops_at_once_with_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from files import QUICK, TABLE, photos, read_csv, table_rows, write_csv
 from PIL import Image
-from shell import call
+from shell import TINY, call
 from tiny import samples, write_npz
 
+from metalabelnet.errors import InputError
 from metalabelnet.train import RunFolder
 
 Capture = pytest.CaptureFixture[str]
@@ -37,6 +38,28 @@ def refused(arguments: list[str], capsys: Capture) -> str:
     said = call(arguments, capsys)
     assert (said.code, said.out) == (2, "")
     return said.err.splitlines()[-1]
+
+
+# What is said first
+
+
+@pytest.mark.parametrize("engine", ["eager", "recorded"])
+def test_what_will_be_done_is_said_before_the_first_step(
+    engine: str, capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where steps are recorded the first is compiled, and nobody should wonder for a minute."""
+    said = []
+
+    def step(*_: object) -> None:
+        said.append(capsys.readouterr().err)
+        raise InputError("enough")
+
+    monkeypatch.setattr("metalabelnet.train.loop.Engine.step", step)
+    call(["train", str(write_npz(here / "tiny.npz")), *TINY.split(), "--engine", engine], capsys)
+    assert said[0].startswith("metalabelnet on ")
+    assert (", steps recorded, compiled (a minute or more, the first time) and replayed; " in said[0]) == (
+        engine == "recorded"
+    )
 
 
 # Images

@@ -45,7 +45,7 @@ def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], together: int, tm
 
 def test_steps_are_taken_in_turns(jobs: list[Job]) -> None:
     order: list[int] = []
-    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
+    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.step else None)
     assert order[:6] == [0, 1, 0, 1, 0, 1]
 
 
@@ -94,7 +94,7 @@ def test_others_go_on_while_one_waits_for_the_card(
 ) -> None:
     monkeypatch.setattr(loop_module, "drained", lambda _: iter([None] * 3))
     order: list[int] = []
-    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.metrics is None else None)
+    train_together(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.step else None)
     assert order[:2] == [0, 1]
     assert {first == second for first, second in itertools.pairwise(order)} == {True, False}
     for job in jobs[:2]:

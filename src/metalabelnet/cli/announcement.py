@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.several import Job
 
 UNEVEN = 5  # times the labels of the smallest class
+RECORDED = ", steps recorded, compiled (a minute or more, the first time) and replayed"
 
 
 def announce(
@@ -46,7 +47,7 @@ def announce(
 
 def describe(run: Run, problem: Problem) -> str:
     """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
-    recorded = ", steps recorded and replayed" if run.records(problem.train.x.device) else ""
+    recorded = RECORDED if run.records(problem.train.x.device) else ""
     used = _used(run, problem) + recorded
     return f"{run.method} on {run.data}: {used}; {estimate(run, problem)}{_uneven(problem)}"
 

@@ -24,7 +24,7 @@ from metalabelnet.data.readings import Readings
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISES
-from metalabelnet.train import RunFolder
+from metalabelnet.train import RunFolder, Stopped
 from metalabelnet.train.export import to_onnx
 from metalabelnet.train.predict import Predictor, Reader
 from metalabelnet.train.prepare import device_of, prepare
@@ -55,9 +55,11 @@ def train(args: argparse.Namespace) -> None:
             for note in problem.notes:
                 console.say(note)
             about = [describe(run, problem)]
+            if stop():  # compiling the first step may take minutes
+                raise Stopped
 
             def tell(come: Progress) -> None:
-                if about:  # said when the first step has shown that network and samples go together
+                if about:  # said when network, samples and settings are known to go together
                     console.say(about.pop())
                 progress.update(0, run.method, come)
 

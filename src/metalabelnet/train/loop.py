@@ -110,7 +110,7 @@ def training(
     net                 your own classifier, instead of one by name; it is trained in place
     problem             the prepared rows, where several runs share them
     readings            what was read already, where several runs share the data and not the rows
-    on_progress         told about every step and every epoch
+    on_progress         told when an epoch begins, after every step, and when the epoch has ended
     stop                asked after every step; when it says so the run saves its state and raises `Stopped`; asked too
                         while the network behind feature-dependent noise is trained, which has nothing to save
     checkpoint_seconds  how much work a crash may cost
@@ -203,11 +203,13 @@ class Loop:
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         method, epochs, device = self.method, self.method.epochs, self.problem.train.x.device
         planned = self.planned(self.epoch, start=self.step)
+        tell = on_progress or (lambda _progress: None)
         while self.epoch < epochs:
             steps = self.batches.steps(labeled_only=method.labeled_only(self.epoch))
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=device)
+            tell(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
             with closing(planned):
                 for given in planned:
                     self.losses[self.step] = self.engine.step(given)
@@ -220,8 +222,7 @@ class Loop:
                         saved = time.monotonic()
                     if stopping:
                         raise Stopped
-                    if on_progress is not None:
-                        on_progress(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+                    tell(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                     yield
             planned = self.planned(self.epoch + 1)  # while the card is at work on this one
             yield from drained(device)
@@ -233,9 +234,7 @@ class Loop:
             self.epoch, self.step = self.epoch + 1, 0
             if self.files is not None:
                 self.files.write_metrics(self.history, sync=False)  # a checkpoint has them too
-            if on_progress is not None:
-                metrics = self.history[-1]
-                on_progress(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=metrics))
+            tell(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=self.history[-1]))
         self.seconds = time.monotonic() - began
         return self.finish()
 
