@@ -20,8 +20,8 @@ help:
 	touch $@
 
 demo: .venv/installed
-	$(BIN)/metalabelnet compare digits --methods cross-entropy,meta-only,fine-tune,metalabelnet \
-	  --noise uniform:0.4 --meta 100 --seeds 3 --out runs/demo --resume
+	$(BIN)/metalabelnet compare digits --methods cross-entropy,clean-only,fine-tune,metalabelnet \
+	  --noise uniform:0.4 --clean 100 --seeds 3 --out runs/demo --resume
 
 lint: .venv/installed
 	$(BIN)/ruff check .

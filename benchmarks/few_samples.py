@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from images import KINDS, draw
 
+from metalabelnet.labels.metrics import logits_of
+from metalabelnet.labels.quality import average_precision
 from metalabelnet.train import recipe, train
-from metalabelnet.train.evaluate import logits_of
-from metalabelnet.train.folder import commit, versions
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.quality import average_precision
+from metalabelnet.train.run_folder import commit, versions
 
-refitted = importlib.import_module("metalabelnet.train.refitted")
+refitted = importlib.import_module("metalabelnet.labels.loo_refit")
 
 
 def make(folder: Path, count: int, rate: float, seed: int) -> None:
@@ -54,7 +54,7 @@ def make(folder: Path, count: int, rate: float, seed: int) -> None:
 def measured(folder: Path, seed: int, *, fit: bool) -> dict[str, float]:
     """One run, and what its label table is worth."""
     refitted.WIDEST = 4096 if fit else 0
-    run = recipe(str(folder / "pictures"), meta_file=str(folder / "checked.csv"), seed=seed, device="cpu")
+    run = recipe(str(folder / "pictures"), clean_file=str(folder / "checked.csv"), seed=seed, device="cpu")
     problem = prepare(run)
     result = train(run, problem=problem)
     rows, verdict = result.labels.rows, result.labels.verdict()
@@ -69,7 +69,7 @@ def main() -> None:
     """Print a line for each run, and means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", nargs="*", type=int, default=[400])
-    parser.add_argument("--rate", nargs="*", type=float, default=[0.15, 0.33])
+    parser.add_argument("--lr", nargs="*", type=float, default=[0.15, 0.33])
     parser.add_argument("--seed", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -4,7 +4,7 @@
     python benchmarks/informative.py fashion-mnist --rows 1500 --epochs 6 --methods fine-tune --json …
     python benchmarks/informative.py --table results/review/informative.jsonl
 
-A run starts with two clean samples a class. Then a person who is always right looks at `--looks` more samples on the
+A run starts with two clean samples a class. Then a person who is always right looks at `--judged` more samples on the
 review page (its own code draws them, class by class, blind): at random, or by a measure of `review/informative.py`. The
 clean set is then what the run had and what the person said, and each method is trained anew with it, with the same
 seed; the samples that were looked at leave the training rows. Test accuracy at the selected epoch. Differences to
@@ -21,19 +21,23 @@ import statistics
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from metalabelnet.data import DATASETS, DataSet, Reading, Rows, load
+from metalabelnet.data import DATASETS, DataSet, ReadOptions, Rows, load
 from metalabelnet.data.splits import hold_out
 from metalabelnet.review import source as sources
-from metalabelnet.review.draw import draw, progress
 from metalabelnet.review.informative import MEASURES
+from metalabelnet.review.sampling import draw, progress
 from metalabelnet.review.store import Store
 from metalabelnet.review.verdicts import Verdict, decide
 from metalabelnet.seeds import generator
 from metalabelnet.train import Run, recipe, train
-from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.prepare import prepare
+
+if TYPE_CHECKING:
+    from metalabelnet.data.problem import Problem
 
 METHODS = ("fine-tune", "metalabelnet")
 PER_CLASS = 2
@@ -48,20 +52,20 @@ def smaller(name: str, rows: int) -> DataSet:
     return dataclasses.replace(whole, train=whole.train.take(first), test=test)
 
 
-def looked_at(folder: Path, truth: dict[int, int], way: str, looks: int) -> list[int]:
+def looked_at(folder: Path, true_label: dict[int, int], way: str, judged: int) -> list[int]:
     """The positions in the data that a person looks at."""
     sources.MEASURE = way if way in MEASURES else "entropy"
-    source = sources.of(str(folder), Reading())
+    source = sources.of(str(folder), ReadOptions())
     with tempfile.TemporaryDirectory() as place:
         store = Store(Path(place) / "review.sqlite")
         store.fill(source)
         positions = []
-        for _ in range(looks):
-            so_far = progress(store, len(source.classes), looks)  # more than can be had: classes stay balanced
+        for _ in range(judged):
+            so_far = progress(store, len(source.classes), judged)  # more than can be had: classes stay balanced
             n = draw(store, so_far, "random" if way == "random" else "informative")
             assert n is not None
-            position = store.reading().execute("SELECT position FROM samples WHERE n = ?", (n,)).fetchone()[0]
-            decide(store, Verdict(n=n, kind="label", label=truth[position], page="clean", blind=True), seen=0)
+            position = store.read_options().execute("SELECT position FROM samples WHERE n = ?", (n,)).fetchone()[0]
+            decide(store, Verdict(n=n, kind="label", label=true_label[position], page="clean", blind=True), seen=0)
             positions.append(position)
         store.close()
     return positions
@@ -75,10 +79,10 @@ def both(a: Rows, b: Rows) -> Rows:
 def with_looked_at(run: Run, problem: Problem, positions: list[int]) -> Problem:
     """The same problem, with these rows moved from training to the clean set."""
     moved = torch.isin(problem.train.index, torch.tensor(positions))
-    meta = both(both(problem.clean, problem.select), problem.train.take(moved.nonzero()[:, 0]))
-    clean, select = hold_out(meta, generator(run.seed, "hold out"))
+    clean_set = both(both(problem.clean, problem.validation), problem.train.take(moved.nonzero()[:, 0]))
+    clean, select = hold_out(clean_set, generator(run.seed, "hold out"))
     train_rows = problem.train.take((~moved).nonzero()[:, 0])
-    return dataclasses.replace(problem, train=train_rows, clean=clean, select=select)
+    return dataclasses.replace(problem, train=train_rows, clean=clean, validation=select)
 
 
 def measure(args: argparse.Namespace, noise: str, seed: int, folder: Path) -> list[dict[str, object]]:
@@ -87,21 +91,21 @@ def measure(args: argparse.Namespace, noise: str, seed: int, folder: Path) -> li
         args.data,
         method="metalabelnet",
         noise=noise,
-        meta=10 * PER_CLASS,
+        clean=10 * PER_CLASS,
         seed=seed,
         epochs=args.epochs,
         warmup=args.epochs * 2 // 5,
         rate=0.02,
-        rate_drops=drops,
+        lr_milestones=drops,
         batch_size=64,
         device="cpu",
     )
     problem = prepare(run)
     train(run, folder=folder, problem=problem)
-    truth = dict(zip(problem.train.index.tolist(), problem.train.true.tolist(), strict=True))
+    true_label = dict(zip(problem.train.index.tolist(), problem.train.true.tolist(), strict=True))
     lines = []
     for way in ("nothing", "random", *args.measures):
-        positions = [] if way == "nothing" else looked_at(folder, truth, way, args.looks)
+        positions = [] if way == "nothing" else looked_at(folder, true_label, way, args.judged)
         wrong = problem.train.given != problem.train.true
         hit = wrong[torch.isin(problem.train.index, torch.tensor(positions, dtype=torch.long))]
         for method in args.methods:
@@ -113,7 +117,7 @@ def measure(args: argparse.Namespace, noise: str, seed: int, folder: Path) -> li
                 "noise": noise,
                 "seed": seed,
                 "way": way,
-                "looks": len(positions),
+                "judged": len(positions),
                 "wrong": round(100 * hit.float().mean().item(), 1) if len(hit) else None,
                 "method": method,
                 "epochs": args.epochs,
@@ -156,7 +160,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--measures", nargs="+", default=list(MEASURES))
-    parser.add_argument("--looks", type=int, default=60)
+    parser.add_argument("--judged", type=int, default=60)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--rows", type=int, help="only so many training rows")
     parser.add_argument("--json", type=Path, help="append a line for each training")

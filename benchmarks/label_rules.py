@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.core.calibration import calibrated
 from metalabelnet.core.posterior import noise_matrix, posterior
-from metalabelnet.train import recipe
-from metalabelnet.train.evaluate import calibration_error, logits_of
-from metalabelnet.train.history import (
+from metalabelnet.labels.loo_refit import refitted
+from metalabelnet.labels.metrics import calibration_error, logits_of
+from metalabelnet.labels.quality import auroc, average_precision
+from metalabelnet.labels.snapshots import (
     Candidate,
     better,
     candidate,
@@ -33,10 +34,9 @@ from metalabelnet.train.history import (
     given_probability,
     sharpness,
 )
+from metalabelnet.train import recipe
 from metalabelnet.train.loop import Loop, to_the_end
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.quality import auroc, average_precision
-from metalabelnet.train.refitted import refitted
 
 NOISES = [f"{kind}:{rate}" for kind in ("uniform", "feature") for rate in (0.1, 0.2, 0.4, 0.6)]
 
@@ -81,7 +81,7 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
         return best
 
     fit = candidate(*loop.__dict__["fit"], true, (0, 0))
-    held = len(problem.select)
+    held = len(problem.validation)
     few, _ = calibrated(clean[e, :held], true[:held])
     found = {
         "the given labels": one_hot(problem.train.given, 10).double(),
@@ -102,9 +102,9 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     }
     if result.labels.soft_labels is not None:
         found["soft labels ŷ"] = result.labels.soft_labels.double()
-    looks = [fit, *means]
-    w = torch.softmax(-sharpness(len(true)) * torch.stack([look.losses.mean() for look in looks]), 0)
-    p_y = torch.stack([given_probability(look.p, problem.train.given) for look in looks])
+    snapshots = [fit, *means]
+    w = torch.softmax(-sharpness(len(true)) * torch.stack([look.losses.mean() for look in snapshots]), 0)
+    p_y = torch.stack([given_probability(look.p, problem.train.given) for look in snapshots])
     found["suspicion by a sum of all p_y, with the rule's weights"] = 1 - w @ p_y
     found["the rule's own suspicion, by a product"] = result.labels.suspicion  # type: ignore[assignment]
     return found, problem.train

@@ -35,15 +35,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
+from metalabelnet.data.problem import Problem
+from metalabelnet.labels.correction import judge
+from metalabelnet.labels.metrics import calibration_error, logits_of
+from metalabelnet.labels.quality import auroc, average_precision
+from metalabelnet.labels.snapshots import Snapshots, sharpness
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
-from metalabelnet.train.correction import judge
-from metalabelnet.train.evaluate import calibration_error, logits_of
-from metalabelnet.train.folder import commit, versions
-from metalabelnet.train.history import History, sharpness
 from metalabelnet.train.loop import Loop, to_the_end
-from metalabelnet.train.prepare import Problem, prepare
-from metalabelnet.train.quality import auroc, average_precision
+from metalabelnet.train.prepare import prepare
+from metalabelnet.train.run_folder import commit, versions
 
 if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
@@ -68,17 +69,17 @@ class Watched(Loop):
 def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
     """The run of a data set, with the recipe changed where the command line says so."""
     changes: dict[str, Any] = {"method": args.method, "noise": noise, "seed": seed, "device": args.device}
-    changes |= {"data_dir": args.data_dir, "meta": args.meta, "dtype": args.dtype}
+    changes |= {"data_dir": args.data_dir, "clean": args.clean, "dtype": args.dtype}
     data = args.data
     if data == "fashion-mnist":
         data = str(fashion(args.folder, args.data_dir))
-        changes |= {"data_dir": None, "net": "small-cnn", "batch_size": 128, "meta": args.meta or 1000}
+        changes |= {"data_dir": None, "net": "small-cnn", "batch_size": 128, "clean": args.clean or 1000}
         args.epochs = args.epochs or 6
     elif data == "cifar10n":
         data = "cifar10"
     if args.epochs:
         third = args.epochs // 3
-        changes |= {"epochs": args.epochs, "warmup": third, "rate_drops": (third, 2 * third)}
+        changes |= {"epochs": args.epochs, "warmup": third, "lr_milestones": (third, 2 * third)}
     return recipe(data, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -112,7 +113,7 @@ def human(file: Path, folder: Path) -> str:
     return f"file:{labels}"
 
 
-class Noted(History):
+class Noted(Snapshots):
     """A history that keeps p_y and the losses on clean rows of every mean, so that suspicion can be made again."""
 
     noted: list[tuple[torch.Tensor, torch.Tensor]]
@@ -125,12 +126,12 @@ class Noted(History):
 def ours(run: Run, problem: Problem) -> dict[str, Any]:
     """One run of the package."""
     loop = Loop(run, problem, None, None)
-    loop.looked = Noted(run.looks, loop.method.epochs)
+    loop.snapshots = Noted(run.snapshots, loop.method.epochs)
     result = to_the_end(loop.steps(None, None, 1e9))
     verdict, rows = result.labels.verdict(), result.labels.rows
     arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
     arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
-    p_y, losses = (torch.stack(parts) for parts in zip(*loop.looked.noted, strict=True))
+    p_y, losses = (torch.stack(parts) for parts in zip(*loop.snapshots.noted, strict=True))
     arrays |= {"p_y": p_y.float(), "losses": losses.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
@@ -149,8 +150,10 @@ def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
         index=torch.arange(len(inside) + len(clean), device=inside.x.device),
         ids=inside.ids + clean.ids,
     )
-    one = dataclasses.replace(run, method="cross-entropy", settings={}, looks=0)
-    held_out = Problem(train=both, clean=clean, select=problem.select, test=outside, noise_rate=problem.noise_rate)
+    one = dataclasses.replace(run, method="cross-entropy", settings={}, snapshots=0)
+    held_out = Problem(
+        train=both, clean=clean, validation=problem.validation, test=outside, noise_rate=problem.noise_rate
+    )
     loop = Watched(one, held_out, None, None)
     result = to_the_end(loop.steps(None, None, 1e9))
     selected = logits_of(result.method, outside.x).softmax(1)
@@ -196,7 +199,7 @@ def suspicions(run: Any) -> dict[str, tuple[Any, Any]]:
     if "p_y" not in run:
         return {"metalabelnet": (run["suspicion"], run["suspect"])}
     p_y, losses = (torch.tensor(run[name], dtype=torch.float64) for name in ("p_y", "losses"))
-    history = History(0, 1)
+    history = Snapshots(0, 1)
     for look in zip(p_y, losses, strict=True):
         history.believe(*look)
     w = torch.softmax(-sharpness(losses.shape[1]) * losses.mean(1), 0)
@@ -285,7 +288,7 @@ def main() -> None:
     parser.add_argument("--seed", nargs="*", type=int, default=[0])
     parser.add_argument("--method", default="metalabelnet")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--meta", type=int)
+    parser.add_argument("--clean", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--data-dir")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from starlette.testclient import TestClient
 
 from metalabelnet.review.app import App
-from metalabelnet.review.contents import Contents
+from metalabelnet.review.sample_view import Contents
 from metalabelnet.review.source import Sample, Source
 from metalabelnet.review.store import Store
 from metalabelnet.review.verdicts import Verdict, decide
@@ -92,9 +92,9 @@ def main() -> int:
         size = store.path.stat().st_size / 2**20
         print(f"{rows:,} rows read in, once: {time.perf_counter() - start:.1f} s, {size:.0f} MiB")
         numbers = [
-            row[0] for row in store.reading().execute("SELECT n FROM samples ORDER BY suspicion DESC LIMIT 12000")
+            row[0] for row in store.read_options().execute("SELECT n FROM samples ORDER BY suspicion DESC LIMIT 12000")
         ]
-        store.reading().execute("PRAGMA synchronous = OFF")  # for the preparation alone
+        store.read_options().execute("PRAGMA synchronous = OFF")  # for the preparation alone
         for k, n in enumerate(numbers[:10_000]):
             how = {"page": "clean", "blind": True, "way": "random"} if k % 2 else {}
             decide(store, Verdict(n=n, kind="label", label=k % 100, **how), seen=0)

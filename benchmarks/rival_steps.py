@@ -15,10 +15,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.core.algorithm import Phase2
-from metalabelnet.core.labelnet import LabelNet
+from metalabelnet.core.label_net import LabelNet
 from metalabelnet.core.losses import classification_loss, cross_entropy, entropy_loss, scale_factor
 from metalabelnet.core.optimizers import SGD, Adam
-from metalabelnet.methods.generated import LabelNetSettings
+from metalabelnet.methods.label_net_method import LabelNetSettings
 from metalabelnet.nets import build
 from metalabelnet.nets.head import Extractor, find_head
 from metalabelnet.train.settings import Run
@@ -40,7 +40,7 @@ class Start:
     x_m: Tensor
     y_m: Tensor
     settings: LabelNetSettings
-    rate: float = Run.rate
+    lr: float = Run.lr
     momentum: float = Run.momentum
     weight_decay: float = Run.weight_decay
 
@@ -54,7 +54,7 @@ class Start:
 
     def sgd(self, theta: Iterable[Tensor]) -> torch.optim.SGD:
         """PyTorch's own, for θ."""
-        return torch.optim.SGD(theta, lr=self.rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        return torch.optim.SGD(theta, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def l_c(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
         """The loss of the look-ahead."""
@@ -98,8 +98,8 @@ def start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.floa
 def ours(s: Start, engine: Any = "double-backward") -> Iteration:
     """This package's own, eager."""
     f, m = s.copies()
-    sgd = SGD(f.parameters(), rate=s.rate, momentum=s.momentum, weight_decay=s.weight_decay)
-    adam = Adam(m.parameters(), rate=s.settings.beta, weight_decay=s.settings.label_net_decay)
+    sgd = SGD(f.parameters(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
+    adam = Adam(m.parameters(), lr=s.settings.beta, weight_decay=s.settings.label_net_decay)
     phase2 = Phase2(f, s.g, m, sgd=sgd, adam=adam, settings=replace(s.settings, engine=engine))
     return Iteration(
         step=lambda: phase2.step(s.x, s.x_m, s.y_m, seed=0),
@@ -232,7 +232,7 @@ def with_betty(s: Start) -> Iteration:  # noqa: C901  (two small classes that be
             return cross_entropy(self.classifier(x_m), y_m).mean()
 
     # betty takes a step with zero gradients when it starts, which weight decay would make a real one
-    sgd = torch.optim.SGD(f.parameters(), lr=s.rate, momentum=s.momentum)
+    sgd = torch.optim.SGD(f.parameters(), lr=s.lr, momentum=s.momentum)
     adam = s.adam(m.parameters())
     lower = Classifier("classifier", Config(), module=f, optimizer=sgd)
     upper = Labels("label_net", Config(first_order=False), module=m, optimizer=adam)

@@ -13,7 +13,7 @@ does. Adam and SGD are PyTorch's, but for betty's SGD, which is its own.
     torchopt  MetaSGD on the network, which then gets θ back  once   x and x_m, as ours
     higher    innerloop_ctx; its copy of the buffers is read  once   x and x_m, as ours
               back
-    betty     IterativeProblem and roll_back, which runs      twice  x alone, as meta_updates_statistics=False
+    betty     IterativeProblem and roll_back, which runs      twice  x alone, as clean_updates_statistics=False
               step 3 as the inner step taken again
 
 betty is 0.1.1, the newest that can do it: 0.2.1 declares Python below 3.11, and its IterativeProblem stops at its start

@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from timing import milliseconds, resident, tidy
 
 from metalabelnet.data.batches import Batches
+from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
 from metalabelnet.engine import Engine, tensor_cores
-from metalabelnet.train.build import build
-from metalabelnet.train.folder import commit, versions
-from metalabelnet.train.prepare import Problem
+from metalabelnet.train.build_method import build
+from metalabelnet.train.run_folder import commit, versions
 from metalabelnet.train.settings import Run
 
 IMPORTED = resident()  # MiB
@@ -46,11 +46,11 @@ def problem(batch: int, device: str, size: int) -> Problem:
     x = torch.randint(0, 256, (batch, 3, size, size), generator=g).to(torch.uint8)
     y = torch.arange(batch) % 10
     rows = make_rows(x, y, true=y, classes=tuple("0123456789"), what="random images").to(device)
-    return Problem(train=rows, clean=rows, select=rows, test=rows, noise_rate=0.0)
+    return Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0)
 
 
 def make_engine(
-    args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, company: int = 1, **changes: Any
+    args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, concurrent_runs: int = 1, **changes: Any
 ) -> Any:
     """A method in the phase that is timed, with what runs its steps and what a step is given."""
     net = args.net.removeprefix("torchvision:")
@@ -77,7 +77,7 @@ def make_engine(
         strong_from=method.strong_from,
     )
     method.begin_epoch(0)
-    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16", company=company)
+    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16", concurrent_runs=concurrent_runs)
     return engine, next(batches.plan(0, labeled_only=False))
 
 
@@ -93,7 +93,7 @@ def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dic
     for seed in range(runs):
         stream = torch.cuda.Stream() if cuda else None
         with torch.cuda.stream(stream):
-            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, company=runs, **changes)
+            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, concurrent_runs=runs, **changes)
             engine.step(picks)
         turns.append((engine, picks, stream))
     built = time.perf_counter() - built
@@ -178,15 +178,15 @@ def main() -> None:
         ("phase 2, exact, recorded, bf16", {"method": "metalabelnet", "recorded": True, "dtype": "bf16"}),
     ]
     rows += [("phase 2 of plus, exact, recorded, bf16", {**dict(rows)["phase 2, exact, recorded, bf16"], **PLUS})]
-    together = {"recorded": True, "dtype": "bf16", "runs": args.runs}
+    concurrent = {"recorded": True, "dtype": "bf16", "runs": args.runs}
     rows += [
-        (f"plain step, {args.runs} together, bf16, each", {"method": "cross-entropy", **together}),
-        (f"phase 2, {args.runs} together, bf16, each", {"method": "metalabelnet", **together}),
+        (f"plain step, {args.runs} together, bf16, each", {"method": "cross-entropy", **concurrent}),
+        (f"phase 2, {args.runs} together, bf16, each", {"method": "metalabelnet", **concurrent}),
     ]
     if device == "cpu":
         rows = [(name, changes) for name, changes in rows if "bf16" not in name]
     if args.runs < 2:
-        rows = [(name, changes) for name, changes in rows if "together" not in name]
+        rows = [(name, changes) for name, changes in rows if "concurrent" not in name]
     if args.row:
         print(json.dumps(row(args.row, args, device, **dict(rows)[args.row])))
         return

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from metalabelnet.train.folder import commit, versions
+from metalabelnet.launch.concurrent_runs import train_concurrently
+from metalabelnet.launch.process_pool import Job
+from metalabelnet.train.run_folder import commit, versions
 from metalabelnet.train.settings import Run, recipe
-from metalabelnet.train.several import Job
-from metalabelnet.train.together import train_together
 
 if TYPE_CHECKING:
     from metalabelnet.train.loop import Progress
@@ -40,7 +40,7 @@ RATES = (0.2, 0.4, 0.6, 0.8)
 def run(args: argparse.Namespace, number: int) -> Run:
     """One of the runs: they differ by noise and seed alone."""
     epochs = args.warmup + args.phase2 + (0 if args.whole else 1)
-    looks = {} if args.whole else {"looks": -(-epochs // EVERY)}
+    snapshots = {} if args.whole else {"snapshots": -(-epochs // EVERY)}
     return recipe(
         args.data,
         data_dir=args.data_dir,
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, number: int) -> Run:
         warmup=args.warmup,
         device=args.device,
         dtype=args.dtype,
-        **looks,
+        **snapshots,
     )
 
 
@@ -115,7 +115,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         jobs = [Job(run=run(args, number), folder=Path(folder) / str(number)) for number in range(args.runs)]
-        outcomes = train_together(jobs, together=args.runs, on_progress=tell)
+        outcomes = train_concurrently(jobs, concurrent=args.runs, on_progress=tell)
         seconds = time.monotonic() - began
     if not args.whole:
         return write(recipe=round(expected(args, ended), 1))

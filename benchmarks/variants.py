@@ -4,7 +4,7 @@
     python benchmarks/variants.py --list
 
 Runs go through the cells of `metalabelnet reproduce beyond` with a shorter schedule (`--epochs`; drops of the rate and
-warm-up in proportion), up to `--together` at a time on one card, those of one variant side by side because they share
+warm-up in proportion), up to `--concurrent` at a time on one card, those of one variant side by side because they share
 what is compiled. A line is written for each run when it has ended; a run that has its line already is not made again,
 so that the same command goes on where the time was up. Its epochs are kept beside the file, in a folder of its name.
 Two commands with other `--variants` may write to one file.
@@ -36,12 +36,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
 from metalabelnet.errors import Stopped
+from metalabelnet.launch.concurrent_runs import train_concurrently
+from metalabelnet.launch.process_pool import Job
 from metalabelnet.methods import METHODS
-from metalabelnet.paper import beyond
-from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
-from metalabelnet.paper.recipes import Entry
-from metalabelnet.train.several import Job
-from metalabelnet.train.together import train_together
+from metalabelnet.reproduction import beyond
+from metalabelnet.reproduction.recipes import Entry
+from metalabelnet.reproduction.resources import Places, check_probs, unpack_human_labels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +55,7 @@ APART = 10_000  # training images that stand in for the test images
 # What is asked first comes first: the whole, what it is measured by, one thing changed.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plus": (PLUS, {}),
-    "meta-only": ("meta-only", {}),
+    "clean-only": ("clean-only", {}),
     "fine-tune": ("fine-tune", {}),
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
@@ -63,9 +63,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "handed over in a half": (PLUS, {"handover": 0.5}),
     "handed over to the end": (PLUS, {"handover": 1.0}),
     "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
-    "half the rate": (PLUS, {"rate_scale": 2.0}),
-    "the schedule's rate": (PLUS, {"rate_scale": 1.0}),
-    "twice the rate": (PLUS, {"rate_scale": 8.0}),
+    "half the rate": (PLUS, {"lr_scale": 2.0}),
+    "the schedule's rate": (PLUS, {"lr_scale": 1.0}),
+    "twice the rate": (PLUS, {"lr_scale": 8.0}),
     "prior 1": (PLUS, {"prior": 1.0}),
     "prior 2": (PLUS, {"prior": 2.0}),
     "half given label": (PLUS, {"given": 0.5}),
@@ -78,7 +78,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "three times β": (PLUS, {"beta": 0.03}),
     "a tenth of β": (PLUS, {"beta": 0.001}),
     "short look-ahead": (PLUS, {"inner_step": 0.1}),
-    "own statistics": (PLUS, {"meta_updates_statistics": False}),
+    "own statistics": (PLUS, {"clean_updates_statistics": False}),
 }
 
 
@@ -88,8 +88,8 @@ def entry(variant: str, cell: str, seed: int, epochs: int, **changes: Any) -> En
     short = {
         "epochs": epochs,
         "warmup": max(1, round(epochs * 44 / 120)),
-        "rate_drops": (epochs // 3, 2 * epochs // 3),
-        "looks": 0,
+        "lr_milestones": (epochs // 3, 2 * epochs // 3),
+        "snapshots": 0,
     }
     fields = beyond.make(method, cell, seed, settings=settings, **{**short, **changes})
     return Entry(what="beyond", method=method, cell=cell, point="", seed=seed, fields=fields)
@@ -130,9 +130,9 @@ def main() -> None:
         shutil.rmtree(folder)
 
     try:
-        train_together(
+        train_concurrently(
             jobs,
-            together=args.together,
+            concurrent=args.concurrent,
             resume=args.out is not None,
             on_progress=tell,
             stop=lambda: time.monotonic() > until,
@@ -184,7 +184,7 @@ def write(results: Path, about: dict[str, Any], summary: dict[str, Any], of: dic
     line = about | {
         "method": summary["method"],
         "settings": VARIANTS[about["variant"]][1],
-        "held_out": summary["meta_accuracy"],
+        "held_out": summary["clean_accuracy"],
         "train": summary["label_accuracy"],
         "test": summary["test_accuracy"],
         "test_last": summary["test_accuracy_last"],
@@ -239,7 +239,7 @@ def arguments() -> argparse.Namespace:
         "--seeds", default="100", help="the tables have 0 to 4: what is chosen here is chosen elsewhere"
     )
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--together", type=int, default=8)
+    parser.add_argument("--concurrent", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=540.0, help="stop after so long")
     parser.add_argument("--results", type=Path, default=Path("variants.jsonl"))
     parser.add_argument("--out", type=Path, help="folder of what is under way, to go on from; without: a temporary one")

@@ -17,7 +17,7 @@ import statistics
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet import MetaLabelNetClassifier, NoCleanSet
 from metalabelnet.train import recipe
-from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.prepare import prepare
+
+if TYPE_CHECKING:
+    from metalabelnet.data.problem import Problem
 
 NOISES = [f"{kind}:{rate}" for kind in ("uniform", "feature") for rate in (0.2, 0.4, 0.6)]
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,18 +46,18 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @functools.cache
 def problem_of(noise: str, seed: int) -> Problem:
-    return prepare(recipe("digits", noise=noise, meta=100, seed=seed, device="cpu"))
+    return prepare(recipe("digits", noise=noise, clean=100, seed=seed, device="cpu"))
 
 
 def score(way: str, noise: str, seed: int, *, images: bool) -> float:
     """Test accuracy in per cent."""
     problem = problem_of(noise, seed)
-    parts = [problem.train, problem.clean, problem.select, problem.test]
+    parts = [problem.train, problem.clean, problem.validation, problem.test]
     x, clean_x, select_x, test_x = (p.x.numpy() if images else p.x.flatten(1).numpy() for p in parts)
     if way == "metalabelnet, 100 clean":
         X = np.concatenate([x, clean_x, select_x])
-        y = torch.cat([problem.train.given, problem.clean.true, problem.select.true]).numpy()
-        clf = MetaLabelNetClassifier(random_state=seed, device="cpu").fit(X, y, trusted=np.arange(len(X)) >= len(x))
+        y = torch.cat([problem.train.given, problem.clean.true, problem.validation.true]).numpy()
+        clf = MetaLabelNetClassifier(random_state=seed, device="cpu").fit(X, y, clean_mask=np.arange(len(X)) >= len(x))
     else:
         method, settings = WAYS[way]
         clf = MetaLabelNetClassifier(method, settings=settings, random_state=seed, device="cpu")

@@ -60,7 +60,7 @@ def run(command: str) -> None:
 if __name__ == "__main__":
     here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     make(here)
-    run(f"train '{here}/pictures' --meta '{here}/checked.csv' --epochs 10 --warmup 4 --out '{here}/run'")
+    run(f"train '{here}/pictures' --clean '{here}/checked.csv' --epochs 10 --warmup 4 --out '{here}/run'")
     with (here / "run" / "labels.csv").open(newline="") as file:
         labels = [row for row in csv.DictReader(file) if row["given"]]
     for column in ("given", "label"):  # what the folders said, and what the run makes of it

@@ -53,7 +53,7 @@ if __name__ == "__main__":
     here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     make(here)
     run(
-        f"train '{here}/customers.csv' --label outcome --id customer --trusted checked --test '{here}/test.csv' "
+        f"train '{here}/customers.csv' --label outcome --id customer --clean-column checked --test '{here}/test.csv' "
         f"--epochs 12 --warmup 5 --out '{here}/run'"
     )
     run(f"predict '{here}/run' '{here}/test.csv' --id customer -o '{here}/predictions.csv'")

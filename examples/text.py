@@ -58,7 +58,7 @@ def run(command: str) -> None:
 if __name__ == "__main__":
     here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     make(here)
-    run(f"train '{here}/texts.csv' --label topic --trusted checked --epochs 12 --warmup 5 --out '{here}/run'")
+    run(f"train '{here}/texts.csv' --label topic --clean-column checked --epochs 12 --warmup 5 --out '{here}/run'")
     run(f"predict '{here}/run' '{here}/new.csv' -o '{here}/new topics.csv'")
     with (here / "new topics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

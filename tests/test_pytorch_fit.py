@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import metalabelnet
 from metalabelnet import NoCleanSet
 from metalabelnet.errors import InputError
+from metalabelnet.inference.predict import Predictor
 from metalabelnet.train import Progress, RunFolder
-from metalabelnet.train.predict import Predictor
 from small import blobs
 
-QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "rate": 0.05, "rate_drops": (4,), "device": "cpu", "seed": 0}
+QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "lr": 0.05, "lr_milestones": (4,), "device": "cpu", "seed": 0}
 
 
 def network(channels: int = 1, classes: int = 3) -> nn.Module:
@@ -76,7 +76,7 @@ def test_model_labels_and_history() -> None:
 
 
 def test_images_of_pil_arrays_and_tensors_are_the_same_bytes() -> None:
-    rows = {"train_set": blobs(36, 0), "meta_set": blobs(12, 1)}
+    rows = {"train_set": blobs(36, 0), "clean_set": blobs(12, 1)}
     results = []
     for transform in (
         lambda image: image,
@@ -162,7 +162,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert min(steps) >= 3  # the others were not trained again
     assert list(again.labels) == list(whole.labels)
-    assert again.summary["meta_accuracy"] == whole.summary["meta_accuracy"]
+    assert again.summary["clean_accuracy"] == whole.summary["clean_accuracy"]
 
 
 class Particular(nn.Module):
@@ -235,9 +235,9 @@ def test_weights_that_are_frozen_stay_what_they_are(method: str) -> None:
 
 
 def test_a_number_of_numpy_is_a_number_of_epochs() -> None:
-    rest = {name: QUICK[name] for name in ("batch_size", "rate", "device", "seed")}
+    rest = {name: QUICK[name] for name in ("batch_size", "lr", "device", "seed")}
     one, other = (metalabelnet.fit(network(), pairs(24, 0), pairs(12, 1), epochs=n, **rest) for n in (6, np.int64(6)))
-    assert [line["rate"] for line in one.history] == [line["rate"] for line in other.history]
+    assert [line["lr"] for line in one.history] == [line["lr"] for line in other.history]
 
 
 def test_what_is_refused() -> None:
@@ -247,9 +247,9 @@ def test_what_is_refused() -> None:
     refused("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
     refused("did you mean 'metalabelnet'", method="metalabel")
     refused(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", Steps())
-    refused(r"\(3, 8, 8\) in meta_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
+    refused(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
     refused("class '2' is missing from the clean set", pairs(24, 0), torch.utils.data.Subset(pairs(12, 1), [0, 1, 3]))
-    refused("meta_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
+    refused("clean_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
     refused("item 0 has the label 0.5", [(torch.zeros(1, 8, 8), 0.5)])
     refused("item 0 is not a pair", [torch.zeros(1, 8, 8)])
     refused("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])

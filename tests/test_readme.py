@@ -32,7 +32,7 @@ def test_the_pytorch_example_runs() -> None:
     y = torch.arange(60) % 3
     x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)) + 3 * y[:, None]
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    names = {"net": net, "train_set": TensorDataset(x[:40], y[:40]), "meta_set": TensorDataset(x[40:], y[40:])}
+    names = {"net": net, "train_set": TensorDataset(x[:40], y[:40]), "clean_set": TensorDataset(x[40:], y[40:])}
     exec(compile(example_with("metalabelnet.fit"), "README.md", "exec"), names)
     assert names["result"].model is net
 

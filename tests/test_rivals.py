@@ -56,7 +56,7 @@ def test_the_check_sees_what_is_wrong(wrong, dtype):
 
 def test_a_rate_is_seen_in_double_precision():
     s = rivals.start(**SHAPE, dtype=torch.float64)
-    assert not rivals.agrees(rivals.check(lambda t: rivals.ours(replace(t, rate=0.04)), s), s)
+    assert not rivals.agrees(rivals.check(lambda t: rivals.ours(replace(t, lr=0.04)), s), s)
 
 
 def test_a_row_says_why_it_is_empty(monkeypatch):

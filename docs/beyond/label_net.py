@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from metalabelnet.core.passes import predict
+from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
+from metalabelnet.labels.metrics import logits_of
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from metalabelnet.train import recipe
-from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.loop import Loop, to_the_end
 from metalabelnet.train.prepare import prepare
 
@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=HERE / "label-net.svg")
     args = parser.parse_args()
     shorter = {"epochs": args.epochs} if args.epochs else {}
-    run = recipe("digits", method="metalabelnet-plus", noise=args.noise, meta=100, device="cpu", looks=0, **shorter)
+    run = recipe(
+        "digits", method="metalabelnet-plus", noise=args.noise, clean=100, device="cpu", snapshots=0, **shorter
+    )
     problem = prepare(run)
     loop = Watched(run, problem, None, None)
     to_the_end(loop.steps(None, None, 1e9))

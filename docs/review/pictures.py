@@ -114,13 +114,15 @@ if __name__ == "__main__":
         with review(chromium, "pictures") as (page, base):
             build_clean_set(page, base, right_answers("pictures.review.sqlite"), 6)
         run("review pictures --take clean -o clean.csv")
-        run(f"train pictures --meta clean.csv --test test --method fine-tune {SHORT} --out runs/first")
+        run(f"train pictures --clean clean.csv --test test --method fine-tune {SHORT} --out runs/first")
         with review(chromium, "runs/first") as (page, base):
             answers = right_answers("runs/first/review.sqlite")
             check_suspects(page, base, answers)
             build_clean_set(page, base, answers, 20)
         chromium.close()
     run("review runs/first --take clean -o more.csv")
-    run(f"train pictures --meta more.csv --test test --method fine-tune {SHORT} --out runs/second")
-    for meta in ("clean", "more"):
-        run(f"compare pictures --meta {meta}.csv --test test --methods {METHODS} {SHORT} --seeds 3 --out runs/{meta}")
+    run(f"train pictures --clean more.csv --test test --method fine-tune {SHORT} --out runs/second")
+    for clean in ("clean", "more"):
+        run(
+            f"compare pictures --clean {clean}.csv --test test --methods {METHODS} {SHORT} --seeds 3 --out runs/{clean}"
+        )

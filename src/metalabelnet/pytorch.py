@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from metalabelnet.data import Reading
+from metalabelnet.data import ReadOptions
 from metalabelnet.data.arrays import class_names, collect, kind_of
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError, unknown
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 # What is said by the data sets themselves, or is for data that is read from files.
-_NOT_SETTINGS = {"data", "data_dir", "noise", "noise_probs", "meta", "unlabeled", "limit"}
-_NOT_SETTINGS |= {"split", "net", "settings", "preset"} | {f.name for f in dataclasses.fields(Reading)}
+_NOT_SETTINGS = {"data", "data_dir", "noise", "noise_probs", "clean", "unlabeled", "limit"}
+_NOT_SETTINGS |= {"split", "net", "settings", "preset"} | {f.name for f in dataclasses.fields(ReadOptions)}
 
 
 def fit(
     net: nn.Module | str,
     train_set: Dataset[Any],
-    meta_set: Dataset[Any] | None,
+    clean_set: Dataset[Any] | None,
     unlabeled: Dataset[Any] | None = None,
     test: Dataset[Any] | None = None,
     *,
@@ -46,7 +46,7 @@ def fit(
     net          any module from a batch of samples to logits; or a network's name, or "auto". A module is trained in
                  place, but what comes out is the result's `model`: with some methods an average or another network
     train_set    pairs (sample, label) whose label may be wrong; −1 means none
-    meta_set     pairs (sample, label) whose label is right, some of every class; None: see `NoCleanSet`
+    clean_set     pairs (sample, label) whose label is right, some of every class; None: see `NoCleanSet`
     unlabeled    samples, or tuples that begin with one, whose label is not looked at
     test         pairs with right labels, which decide nothing: they are only measured
     folder       where to leave a run folder
@@ -68,7 +68,7 @@ def fit(
             f"net is {kind_of(net)}: give a module, the name of a network, or 'auto', before the data sets"
         )
     run = _run(settings, net)
-    sets = {"train_set": train_set, "meta_set": meta_set, "unlabeled": unlabeled, "test": test}
+    sets = {"train_set": train_set, "clean_set": clean_set, "unlabeled": unlabeled, "test": test}
     parts = {
         name: collect(items, name, labeled=name != "unlabeled") for name, items in sets.items() if items is not None
     }
@@ -84,14 +84,14 @@ def fit(
         name: make_rows(x, labels, classes=classes, what=name, true=None if name == "train_set" else labels)
         for name, (x, labels) in parts.items()
     }
-    for name in ("meta_set", "test"):
+    for name in ("clean_set", "test"):
         if name in rows and (rows[name].true == UNLABELED).any():
             at = int((rows[name].true == UNLABELED).nonzero()[0, 0])
             raise InputError(f"{name}: item {at} has no label (-1), but each one's must be known and right")
-    meta = rows.get("meta_set")
-    if meta is not None:
-        meta = meta.with_given(torch.full_like(meta.given, UNLABELED))
-    settled = settle(run, _joined(rows["train_set"], rows.get("unlabeled")), meta, rows.get("test"))
+    clean_rows = rows.get("clean_set")
+    if clean_rows is not None:
+        clean_rows = clean_rows.with_given(torch.full_like(clean_rows.given, UNLABELED))
+    settled = settle(run, _joined(rows["train_set"], rows.get("unlabeled")), clean_rows, rows.get("test"))
     own = net if isinstance(net, nn.Module) else None
     if own is not None:
         check_net(own, settled)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from files import TABLE, table_rows, text_rows, write_csv
+from metalabelnet.train import RunFolder
 from shell import TINY
 from tiny import write_npz
-
-from metalabelnet.train import RunFolder
 
 NEEDED = ("torch", "numpy", "safetensors")
 EXTRAS = ("rich", "sklearn", "matplotlib", "PIL", "pyarrow", "timm", "torchvision", "onnx", "onnxruntime")
@@ -97,10 +97,10 @@ print(main(["train", "digits", "--out", "d"]))
 OWN = """
 from metalabelnet.cli import main
 quick = "--epochs 2 --warmup 1 --batch-size 16 --device cpu".split()
-print(main(["train", "table.csv", "--trusted", "checked", *quick, "--out", "run"]))
+print(main(["train", "table.csv", "--clean-column", "checked", *quick, "--out", "run"]))
 print(main(["predict", "run", "table.csv", "-o", "out.csv"]))
-for arguments in ("photos/ --meta table.csv", "table.parquet --truth label", "news.csv --trusted ok",
-                  "table.csv --trusted checked --net timm:resnet18", "news.csv --trusted ok --encoder some"):
+for arguments in ("photos/ --clean table.csv", "table.parquet --true-label label", "news.csv --clean-column ok",
+                  "table.csv --clean-column checked --net timm:resnet18", "news.csv --clean-column ok --encoder some"):
     print(main(["train", *arguments.split(), "--out", "other"]))
 print(main(["export", "run", "--onnx", "model.onnx"]))
 """
@@ -115,7 +115,7 @@ def test_a_table_needs_no_extra_and_the_rest_names_its_own(python: Path, tmp_pat
         (tmp_path / "photos" / name / "r0.png").write_bytes(b"")
     (tmp_path / "photos" / "a" / "r1.png").write_bytes(b"")
     write_csv(tmp_path / "checked.csv", ["id", "label"], [["a/r0.png", "a"], ["b/r0.png", "b"]])
-    said = run(python, ["-c", OWN.replace("--meta table.csv", "--meta checked.csv")], tmp_path)
+    said = run(python, ["-c", OWN.replace("--clean table.csv", "--clean checked.csv")], tmp_path)
     assert "60 rows written to out.csv\n0\n" in said.stdout, said.stderr
     assert said.stdout.split()[-6:] == ["2"] * 6
     for sentence in (
@@ -173,7 +173,7 @@ def test_the_command_line_starts_without_the_extras_where_they_are_installed(tmp
 def test_a_report_needs_no_extra(python: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 255, (60, 48, 48, 3), dtype=np.uint8)
     np.savez(tmp_path / "pics.npz", x_train=x, y_train=np.arange(60) % 2)
-    quick = "--meta 10 --epochs 2 --warmup 1 --net small-cnn --device cpu --out run"
+    quick = "--clean 10 --epochs 2 --warmup 1 --net small-cnn --device cpu --out run"
     assert run(python, ["-m", "metalabelnet", "train", "pics.npz", *quick.split()], tmp_path).returncode == 0
     said = run(python, ["-m", "metalabelnet", "report", "run"], tmp_path)
     assert (said.returncode, said.stderr) == (0, "")

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shell import TINY, call
-from tiny import samples, snapshot, tiny_run, write_npz
 
 import metalabelnet
 from metalabelnet.data import DATASETS
@@ -19,6 +17,8 @@ from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISES
 from metalabelnet.train import RunFolder, Stopped, train
 from metalabelnet.train import checkpoint as checkpoints
+from shell import TINY, call
+from tiny import samples, snapshot, tiny_run, write_npz
 
 Capture = pytest.CaptureFixture[str]
 
@@ -70,7 +70,7 @@ WRONG_ARGUMENTS = {
     "train digits --set beta=inf": "beta=inf: give a number that is 0 or more",
     "train digits --set beta": "write NAME=VALUE",
     "train digits --set loss_scale=sums": "unknown value for loss_scale 'sums': did you mean 'sum'?",
-    "train digits --set meta_updates_statistics=maybe": "give true or false",
+    "train digits --set clean_updates_statistics=maybe": "give true or false",
     "train digits --method cross-entropy --set beta=1": "unknown setting of cross-entropy 'beta'",
     "train digits --epochs 0": "epochs 0 is too small: the least is 1",
     "train digits --epochs -3": "epochs -3 is too small",
@@ -78,30 +78,30 @@ WRONG_ARGUMENTS = {
     "train digits --warmup 30": "warmup 30 leaves nothing of 30 epochs for metalabelnet: give at most 29",
     "train digits --warmup -1": "warmup -1 is too small",
     "train digits --batch-size 1": "batch-size 1 is too small: the least is 2",
-    "train digits --meta 0": "meta 0 is too small",
-    "train digits --meta 5": "a meta-set of 5 is too small for 10 classes",
+    "train digits --clean 0": "clean 0 is too small",
+    "train digits --clean 5": "a clean set of 5 is too small for 10 classes",
     "train digits --unlabeled -1": "unlabeled -1 is too small",
     "train digits --seed -1": "seed -1 is too small",
-    "train digits --rate 0": "rate 0.0 is not a positive number",
-    "train digits --rate -1": "rate -1.0 is not a positive number",
-    "train digits --rate nan": "rate nan is not a positive number",
-    "train digits --rate-drops 4,x": "is not a list of whole numbers like 40,80",
-    "train digits --rate-drops=-4": "rate-drops -4: epochs count from 0",
+    "train digits --lr 0": "lr 0.0 is not a positive number",
+    "train digits --lr -1": "lr -1.0 is not a positive number",
+    "train digits --lr nan": "lr nan is not a positive number",
+    "train digits --lr-milestones 4,x": "is not a list of whole numbers like 40,80",
+    "train digits --lr-milestones=-4": "lr-milestones -4: epochs count from 0",
     "train digits --momentum 1": r"momentum 1.0 is not in \[0, 1\)",
     "train digits --momentum -0.1": r"momentum -0.1 is not in \[0, 1\)",
     "train digits --weight-decay -1": "weight-decay -1.0 is not a number that is 0 or more",
     "train digits --checkpoint-seconds -1": "checkpoint-seconds -1.0 is not a number that is 0 or more",
     "train digits --no-such-thing": "unrecognized arguments: --no-such-thing",
-    "train small.npz --meta 90": "a meta-set of 90 is too large: there are 80 training rows",
-    "train small.npz --meta 3": "none can be held out to select the epoch",
-    "train small.npz --meta 18 --unlabeled 60": "cannot remove the labels of 60 rows",
-    "train small.npz --meta 18 --device nowhere": "device 'nowhere' cannot be used",
-    "train small.npz --meta 18 --device meta": "device 'meta' cannot be used",
-    "train small.npz --meta 18 --net cnn8": "the network cnn8 does not take samples of shape",
-    "train small.npz --meta 18 --augment flip-crop": "is for images",
-    "train small.npz --meta 18 --noise feature:0.4 --noise-probs none.npy": "there is no file 'none.npy'",
-    "train small.npz --meta 16 --split paper": "a meta-set of 16 is too large",
-    "train small.npz --meta 18 --head nowhere": "nowhere",
+    "train small.npz --clean 90": "a clean set of 90 is too large: there are 80 training rows",
+    "train small.npz --clean 3": "none can be held out to select the epoch",
+    "train small.npz --clean 18 --unlabeled 60": "cannot remove the labels of 60 rows",
+    "train small.npz --clean 18 --device nowhere": "device 'nowhere' cannot be used",
+    "train small.npz --clean 18 --device meta": "device 'meta' cannot be used",
+    "train small.npz --clean 18 --net cnn8": "the network cnn8 does not take samples of shape",
+    "train small.npz --clean 18 --augment flip-crop": "is for images",
+    "train small.npz --clean 18 --noise feature:0.4 --noise-probs none.npy": "there is no file 'none.npy'",
+    "train small.npz --clean 16 --split paper": "a clean set of 16 is too large",
+    "train small.npz --clean 18 --head nowhere": "nowhere",
     "compare digits --methods cross-entropy,metalablenet": "unknown method 'metalablenet': did you mean 'metalabelnet'",
     "compare digits --methods ,": "methods ',' names none",
     "compare digits --seeds 0": "seeds 0 is too small",
@@ -123,7 +123,7 @@ def test_a_wrong_argument_is_refused_with_one_line(arguments: str, capsys: Captu
 
 def test_a_card_that_is_not_there(capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    said = refused(["train", "small.npz", "--meta", "18", "--device", "cuda:97"], capsys, here)
+    said = refused(["train", "small.npz", "--clean", "18", "--device", "cuda:97"], capsys, here)
     assert "device 'cuda:97' cannot be used" in said
 
 
@@ -142,15 +142,15 @@ WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "a value that is infinite": ({"x_test": np.full((30, 4), np.inf)}, "row 0 has a value that is NaN or infinite"),
     "a value whose square is infinite": ({"x_train": X * 1e37}, "row 0 has "),
     "a clean value whose square is infinite": (
-        {"x_meta": np.where(np.arange(320).reshape(80, 4) == 42, 1e37, X), "y_meta": Y},
-        "x_meta: row 10 has 1e+37, and a network reads numbers up to 2e+18: scale them down, or leave the row out",
+        {"x_clean": np.where(np.arange(320).reshape(80, 4) == 42, 1e37, X), "y_clean": Y},
+        "x_clean: row 10 has 1e+37, and a network reads numbers up to 2e+18: scale them down, or leave the row out",
     ),
     "a class without a row": ({"y_train": np.where(Y == 2, 0, Y)}, "is missing from the training rows with a known"),
     "a class without a clean row": (
-        {"x_meta": X[:40], "y_meta": Y[:40] % 2},
-        "class 'ü – 文' is missing from the clean rows: a meta-set needs a row of every class",
+        {"x_clean": X[:40], "y_clean": Y[:40] % 2},
+        "class 'ü – 文' is missing from the clean rows: a clean set needs a row of every class",
     ),
-    "more clean rows asked for than there are": ({"x_meta": X[:9], "y_meta": Y[:9]}, "18 is too large: there are 9"),
+    "more clean rows asked for than there are": ({"x_clean": X[:9], "y_clean": Y[:9]}, "18 is too large: there are 9"),
     "no samples": ({"x_train": None}, "has no x_train"),
     "samples of two shapes": ({"x_test": np.zeros((30, 5))}, "a sample is (5,) in x_test, but (4,) in x_train"),
     "one class": ({"y_train": 0 * Y, "y_test": None, "x_test": None, "classes": None}, "at least 2 classes, not 1"),
@@ -164,7 +164,7 @@ def test_wrong_data_is_refused_with_one_line(case: str, command: str, capsys: Ca
     write_npz(here / "wrong.npz", **changes)
     more = "--method metalabelnet" if command == "train" else "--methods metalabelnet --seeds 1 --jobs 1"
     before = snapshot(here)
-    said = call([command, "wrong.npz", "--meta", "18", "--out", "out", *more.split()], capsys)
+    said = call([command, "wrong.npz", "--clean", "18", "--out", "out", *more.split()], capsys)
     lines = said.err.splitlines()
     if command == "compare":
         assert lines.pop(0).startswith("1 runs of 1 methods")
@@ -190,7 +190,7 @@ def arguments(out: Path | str, *more: str) -> list[str]:
 def test_a_folder_with_a_run_is_left_alone(capsys: Capture, here: Path) -> None:
     assert call(arguments("run"), capsys).code == 0
     assert "holds a run already: add --resume" in refused(arguments("run"), capsys, here)
-    said = refused(arguments("run", "--resume", "--rate", "0.9"), capsys, here)
+    said = refused(arguments("run", "--resume", "--lr", "0.9"), capsys, here)
     assert "was started with rate = 0.05, not 0.9" in said
 
 
@@ -259,7 +259,7 @@ def test_a_full_disk_in_the_middle_of_a_run(capsys: Capture, here: Path, monkeyp
 
 
 def test_a_run_that_diverges(capsys: Capture, here: Path) -> None:
-    said = call(arguments("run", "--rate", "1e30"), capsys)
+    said = call(arguments("run", "--lr", "1e30"), capsys)
     assert said.code == 1
     last = said.err.splitlines()[-1]
     assert re.fullmatch(

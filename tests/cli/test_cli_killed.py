@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from shell import TINY, Forked, Forker, Started, call, epochs_done, wait_for
-from tiny import outcome, write_npz
 
 from metalabelnet.train import RunFolder, checkpoint
 from metalabelnet.train import prepare as prepare_module
+from shell import TINY, Forked, Forker, Started, call, epochs_done, wait_for
+from tiny import outcome, write_npz
 
 KILLS, EPOCHS = 10, 30
 Start = Callable[[list[str], Path], Any]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from metalabelnet.errors import InputError
+from metalabelnet.labels import export_formats
 from shell import TINY, call
 from tiny import CLASSES, write_npz
-
-from metalabelnet.cli import formats
-from metalabelnet.errors import InputError
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, str]
@@ -77,9 +77,9 @@ def test_what_cannot_be_is_refused(arguments: list[str], sentence: str, run: Pat
 
 def test_a_table_of_an_earlier_version_cannot_be_ranked() -> None:
     old = [{name: value for name, value in row("1").items() if name != "suspicion"}]
-    assert formats.choose(old, suspects=False, top=None) == old
+    assert export_formats.choose(old, suspects=False, top=None) == old
     with pytest.raises(InputError, match="no column suspicion"):
-        formats.choose(old, suspects=True, top=None)
+        export_formats.choose(old, suspects=True, top=None)
 
 
 def test_cleanlab_takes_its_columns(run: Path, capsys: Capture) -> None:
@@ -108,7 +108,7 @@ def test_cleanlab_takes_its_columns(run: Path, capsys: Capture) -> None:
 def test_label_studio_gets_tasks_with_predictions() -> None:
     """As https://labelstud.io/guide/predictions describes them: data, and predictions with a result each."""
     rows = [row("ä b/1.JPG"), row("nine", given="", suspicion="", suspect="0")]
-    image, text = json.loads(formats.to_label_studio(rows, [], ["cat", "dog"]))
+    image, text = json.loads(export_formats.to_label_studio(rows, [], ["cat", "dog"]))
     about = {"index": 7, "given": "cat", "suspicion": 0.8, "suspect": True}
     assert image["data"] == {"image": "/data/local-files/?d=%C3%A4%20b/1.JPG", "id": "ä b/1.JPG", **about}
     assert text["data"] == {
@@ -127,7 +127,7 @@ def test_label_studio_gets_tasks_with_predictions() -> None:
 
 
 def test_label_studio_gets_no_address_of_an_image_that_is_not_known() -> None:
-    (task,) = json.loads(formats.to_label_studio([row("cats/1.png", file="")], [], ["cat", "dog"]))
+    (task,) = json.loads(export_formats.to_label_studio([row("cats/1.png", file="")], [], ["cat", "dog"]))
     assert task["data"]["text"] == task["data"]["id"] == "cats/1.png"
     assert "image" not in task["data"]
 
@@ -135,7 +135,7 @@ def test_label_studio_gets_no_address_of_an_image_that_is_not_known() -> None:
 def test_fiftyone_gets_a_classification_by_path() -> None:
     """As the importer of FiftyOneImageClassificationDataset reads it: paths without their ending, or absolute ones."""
     rows = [row("cats/a.b.png"), row("/photos/2.jpg"), row("12")]
-    content = json.loads(formats.to_fiftyone(rows, [], ["cat", "dog"]))
+    content = json.loads(export_formats.to_fiftyone(rows, [], ["cat", "dog"]))
     assert content["classes"] == ["cat", "dog"]
     assert list(content["labels"]) == ["cats/a.b", "/photos/2.jpg", "12"]
     attributes = {"given": "cat", "suspicion": 0.8, "suspect": True}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files import QUICK, photos, read_csv, text_rows, write_csv
-from shell import call
 
+from files import QUICK, photos, read_csv, text_rows, write_csv
 from metalabelnet.train import RunFolder
+from shell import call
 
 Capture = pytest.CaptureFixture[str]
 WANTED = ("label", "ok")
@@ -64,10 +64,10 @@ def table(name: str, cells: Sequence[Sequence[object]], columns: Sequence[str], 
 )
 def test_numbers_with_commas(form: str, separator: str, write: object, capsys: Capture) -> None:
     file = table("t.csv", [[write(v)] for v, *_ in rows()], ["price"], separator)  # type: ignore[operator]
-    said = train(file, capsys, "--trusted", "ok", "--epochs", "8")
+    said = train(file, capsys, "--clean-column", "ok", "--epochs", "8")
     assert "t.csv: 1 feature, label in 'label'\n" in said
     assert f"numbers are written like {form} in price" in said
-    assert RunFolder(Path("run")).summary()["meta_accuracy"] == 100
+    assert RunFolder(Path("run")).summary()["clean_accuracy"] == 100
     assert call(["predict", "run", file, "-o", "out.csv"], capsys).code == 0
     right = [row["label"] == ("no", "yes")[k % 2] for k, row in enumerate(read_csv(Path("out.csv")))]
     assert sum(right) > 80
@@ -76,18 +76,18 @@ def test_numbers_with_commas(form: str, separator: str, write: object, capsys: C
 def test_a_mistyped_number_is_named_or_left_out(capsys: Capture) -> None:
     cells = [["12.x" if k == 60 else f"{v:.3f}"] for k, (v, *_) in enumerate(rows())]
     file = table("t.csv", cells, ["v"])
-    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", file, "--clean-column", "ok", "--out", "run"], capsys)
     assert "sample 60 has '12.x' in the column 'v' of numbers; repair it, or leave such samples out" in said
-    said = train(file, capsys, "--trusted", "ok", "--on-error", "skip")
+    said = train(file, capsys, "--clean-column", "ok", "--on-error", "skip")
     assert "1 of 90 samples left out: sample 60 has '12.x' in the column 'v' of numbers" in said
     assert "29 clean samples, 29 of them taken out of training" in said  # the broken one was among them
 
 
 def test_a_clean_sample_that_is_left_out_is_not_counted(capsys: Capture, here: Path) -> None:
-    truth = photos(here / "photos")
+    true_label = photos(here / "photos")
     (here / "photos" / "rare" / "broken.png").write_bytes(b"no image")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90], ("rare/broken.png", "rare")])
-    said = train("photos", capsys, "--meta", "checked.csv", "--on-error", "skip")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90], ("rare/broken.png", "rare")])
+    said = train("photos", capsys, "--clean", "checked.csv", "--on-error", "skip")
     assert "1 of 94 samples left out: rare/broken.png is not an image" in said
     assert "31 clean samples, 31 of them taken out of training" in said
 
@@ -96,10 +96,10 @@ def test_names_of_several_words_beside_features_are_asked_about(capsys: Capture)
     """A table of people is no collection of texts, whatever its first column looks like."""
     cells = [[f"Braund, Mr. Owen {k}", f"{v:.3f}", "mf"[kind]] for k, (v, _, _, kind) in enumerate(rows())]
     file = table("people.csv", cells, ["name", "age", "sex"])
-    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", file, "--clean-column", "ok", "--out", "run"], capsys)
     assert "people.csv: is a sample the text in 'name' or a row of the other columns? say so with --text name" in said
     assert "or with --features age,sex" in said
-    assert "2 features" in train(file, capsys, "--trusted", "ok", "--features", "age,sex")
+    assert "2 features" in train(file, capsys, "--clean-column", "ok", "--features", "age,sex")
 
 
 def test_long_texts_are_clear_and_what_is_left_out_is_said(capsys: Capture) -> None:
@@ -108,26 +108,26 @@ def test_long_texts_are_clear_and_what_is_left_out_is_said(capsys: Capture) -> N
         said.append([text, f"{k / 7:.3f}", ("web", "print")[k % 2], label, ok])
     write_csv(Path("news.csv"), ["text", "length", "source", "label", "ok"], said)
     assert "news.csv: text in 'text', label in 'label'; left out: length, source" in train(
-        "news.csv", capsys, "--trusted", "ok"
+        "news.csv", capsys, "--clean-column", "ok"
     )
 
 
 def test_a_few_different_texts_are_a_category(capsys: Capture) -> None:
     cells = [[f"{v:.3f}", ("not at all happy", "happy on the whole")[kind]] for v, _, _, kind in rows()]
     file = table("survey.csv", cells, ["v", "answer"])
-    assert "survey.csv: 2 features" in train(file, capsys, "--trusted", "ok")
+    assert "survey.csv: 2 features" in train(file, capsys, "--clean-column", "ok")
 
 
 def test_dates_are_left_out_and_said(capsys: Capture) -> None:
     first = datetime.date(2020, 1, 1)
     cells = [[(first + datetime.timedelta(days=k)).isoformat(), f"{v:.3f}"] for k, (v, *_) in enumerate(rows())]
     file = table("t.csv", cells, ["when", "v"])
-    assert "t.csv: 1 feature, label in 'label'; left out: when" in train(file, capsys, "--trusted", "ok")
+    assert "t.csv: 1 feature, label in 'label'; left out: when" in train(file, capsys, "--clean-column", "ok")
 
 
 def test_nothing_but_names_is_refused_with_the_reason(capsys: Capture) -> None:
     file = table("t.csv", [[f"n{k}"] for k in range(90)], ["name"])
-    said = refused(["train", file, "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", file, "--clean-column", "ok", "--out", "run"], capsys)
     assert "t.csv: no column is left for a sample (name: a different text in most rows)" in said
 
 
@@ -137,10 +137,10 @@ def test_numbers_for_classes_that_became_fractions(capsys: Capture) -> None:
     labels[3], labels[4], labels[9] = "-1.0", "", "-1.0"
     made = [[f"{v:.3f}", y, int(ok)] for (v, _, ok, _), y in zip(rows(), labels, strict=True)]
     write_csv(Path("t.csv"), ["v", "label", "ok"], made)
-    assert "60 samples of 2 classes (3 unlabeled)" in train("t.csv", capsys, "--trusted", "ok")
+    assert "60 samples of 2 classes (3 unlabeled)" in train("t.csv", capsys, "--clean-column", "ok")
     assert RunFolder(Path("run")).about()["classes"] == ["0", "1"]
     write_csv(Path("checked.csv"), ["index", "label"], [[k, k % 2] for k in range(30)])
-    assert call(["train", "t.csv", "--meta", "checked.csv", *QUICK.split(), "--out", "other"], capsys).code == 0
+    assert call(["train", "t.csv", "--clean", "checked.csv", *QUICK.split(), "--out", "other"], capsys).code == 0
 
 
 def test_classes_with_fractions_stay_as_they_are_where_a_file_has_whole_ones_alone(capsys: Capture) -> None:
@@ -149,7 +149,7 @@ def test_classes_with_fractions_stay_as_they_are_where_a_file_has_whole_ones_alo
     write_csv(Path("t.csv"), ["v", "label"], made)
     write_csv(Path("test.csv"), ["v", "label"], [row for row in made if row[1] != "0.5"])
     write_csv(Path("checked.csv"), ["index", "label"], [[k, names[k % 3]] for k in range(30)])
-    command = ["train", "t.csv", "--meta", "checked.csv", "--test", "test.csv", *QUICK.split(), "--out"]
+    command = ["train", "t.csv", "--clean", "checked.csv", "--test", "test.csv", *QUICK.split(), "--out"]
     assert call([*command, "run"], capsys).code == 0
     write_csv(Path("checked.csv"), ["index", "label"], [[k, names[k % 3]] for k in range(30) if k % 3 != 1])
     assert "class '0.5' is missing from the clean rows" in call([*command, "other"], capsys).err
@@ -158,7 +158,7 @@ def test_classes_with_fractions_stay_as_they_are_where_a_file_has_whole_ones_alo
 def test_a_word_for_no_label_is_pointed_out(capsys: Capture) -> None:
     made = [[f"{v:.3f}", "NA" if k in (5, 10) else y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["v", "label", "ok"], made)
-    said = refused(["train", "t.csv", "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", "t.csv", "--clean-column", "ok", "--out", "run"], capsys)
     assert "t.csv: the label of 2 rows is 'NA'; leave the cell empty where there is no label" in said
 
 
@@ -166,23 +166,23 @@ def test_signs_in_quotes_do_not_make_the_separator(capsys: Capture) -> None:
     file = table("t.csv", [[f"{v:.3f}"] for v, *_ in rows()], ["a, b, c, and d, in mm"], ";")
     text = Path(file).read_text().splitlines()
     Path(file).write_text("\n".join(['"a, b, c, and d, in mm";label;ok', *text[1:]]))
-    assert "1 feature, label in 'label'" in train(file, capsys, "--trusted", "ok")
+    assert "1 feature, label in 'label'" in train(file, capsys, "--clean-column", "ok")
 
 
 def test_a_trailing_separator_names_nobody(capsys: Capture) -> None:
     made = [[f"{v:.3f}", y, int(ok), ""] for v, y, ok, _ in rows()]
     write_csv(Path("t.csv"), ["v", "label", "ok", ""], made)
-    assert "t.csv: 1 feature, label in 'label'; left out: ''" in train("t.csv", capsys, "--trusted", "ok")
+    assert "t.csv: 1 feature, label in 'label'; left out: ''" in train("t.csv", capsys, "--clean-column", "ok")
     assert read_csv(Path("run/labels.csv"))[0]["id"] == "2"
 
 
 def test_ids_that_come_twice(capsys: Capture) -> None:
     made = [[f"c{k // 2}", f"{v:.3f}", y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["id", "v", "label", "ok"], made)
-    assert "45 of 90 samples have the id of another one" in train("t.csv", capsys, "--trusted", "ok")
+    assert "45 of 90 samples have the id of another one" in train("t.csv", capsys, "--clean-column", "ok")
     for columns, given in ((["id", "label"], [["c1", "yes"]]), (["id", "v", "label"], [["c1", "3", "yes"]])):
         write_csv(Path("checked.csv"), columns, given)
-        said = refused(["train", "t.csv", "--meta", "checked.csv", "--out", "other"], capsys)
+        said = refused(["train", "t.csv", "--clean", "checked.csv", "--out", "other"], capsys)
         assert "t.csv: two samples have the id 'c0', so that checked.csv cannot say which it means" in said
 
 
@@ -190,7 +190,7 @@ def test_ids_that_come_twice(capsys: Capture) -> None:
 
 
 def test_links_are_followed_and_other_files_are_counted(capsys: Capture, here: Path) -> None:
-    truth = photos(here / "elsewhere")
+    true_label = photos(here / "elsewhere")
     (here / "photos").mkdir()
     for folder in (here / "elsewhere").iterdir():
         (here / "photos" / folder.name).symlink_to(folder, target_is_directory=True)
@@ -198,8 +198,8 @@ def test_links_are_followed_and_other_files_are_counted(capsys: Capture, here: P
     (here / "elsewhere" / "birne" / "phone.HEIC").write_bytes(b"")
     (here / "elsewhere" / "rare" / "notes").write_bytes(b"")
     (here / "elsewhere" / "rare" / ".hidden").write_bytes(b"")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
-    said = train("photos", capsys, "--meta", "checked.csv")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
+    said = train("photos", capsys, "--clean", "checked.csv")
     assert "2 files in photos are no images (1 .heic, 1 without an ending): left out" in said
     assert "62 samples of 4 classes (5 unlabeled)" in said
 
@@ -207,11 +207,11 @@ def test_links_are_followed_and_other_files_are_counted(capsys: Capture, here: P
 def test_parts_of_the_data_are_not_taken_for_classes(capsys: Capture, here: Path) -> None:
     photos(here / "data" / "train")
     photos(here / "data" / "val")
-    said = refused(["train", "data", "--meta", "checked.csv", "--out", "run"], capsys)
+    said = refused(["train", "data", "--clean", "checked.csv", "--out", "run"], capsys)
     assert "data: train, val look like parts of the data, not like classes; give the one to train on as data" in said
     photos(here / "kinds" / "test" / "deep")  # one class may well have such a name
     photos(here / "kinds" / "bird" / "deep")
-    assert "checked.csv: there is no such file" in refused(["train", "kinds", "--meta", "checked.csv"], capsys)
+    assert "checked.csv: there is no such file" in refused(["train", "kinds", "--clean", "checked.csv"], capsys)
 
 
 def test_a_path_that_leads_nowhere_is_shown_in_full(capsys: Capture, here: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_path_that_leads_nowhere_is_shown_in_full(capsys: Capture, here: Path)
     (here / "lists").mkdir()
     made = [[f"photos/rare/{k % 3}.png", "ab"[k % 2], int(k < 8)] for k in range(40)]
     write_csv(here / "lists" / "list.csv", ["path", "label", "ok"], made)
-    said = refused(["train", "lists/list.csv", "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", "lists/list.csv", "--clean-column", "ok", "--out", "run"], capsys)
     assert "photos/rare/2.png is not there (there is no file lists/photos/rare/2.png)" in said
 
 
@@ -227,9 +227,9 @@ def test_a_path_that_leads_nowhere_is_shown_in_full(capsys: Capture, here: Path)
 
 
 def test_several_inputs_are_predicted_as_one(capsys: Capture, here: Path) -> None:
-    truth = photos(here / "photos")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
-    train("photos", capsys, "--meta", "checked.csv")
+    true_label = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
+    train("photos", capsys, "--clean", "checked.csv")
     write_csv(here / "list.csv", ["path"], [["photos/rare/2.png"]])
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
     np.savez(here / "new.npz", x_train=pixels)
@@ -237,7 +237,7 @@ def test_several_inputs_are_predicted_as_one(capsys: Capture, here: Path) -> Non
     said = call(["predict", "run", *inputs, "-o", "out.csv"], capsys)
     assert said.code == 0, said.err
     names = [row["id"] for row in read_csv(here / "out.csv")]
-    many = [f"photos/{name}" for name, _ in sorted(truth) if name.startswith("birne/")]
+    many = [f"photos/{name}" for name, _ in sorted(true_label) if name.startswith("birne/")]
     assert names == [
         "photos/rare/0.png",
         *many,
@@ -262,7 +262,7 @@ def test_several_inputs_are_predicted_as_one(capsys: Capture, here: Path) -> Non
 
 def test_a_column_of_another_kind_than_the_runs(capsys: Capture) -> None:
     file = table("t.csv", [[f"{v:.3f}", "x"] for v, *_ in rows()], ["v", "w"])
-    train(file, capsys, "--trusted", "ok")
+    train(file, capsys, "--clean-column", "ok")
     said = refused(["predict", "run", file, "--text", "w"], capsys)
     assert "--text w: this run was trained on tables, not on texts; leave it out" in said
 
@@ -274,7 +274,7 @@ def test_bare_numbers_are_not_taken_for_what_a_table_says(kind: str, capsys: Cap
         file = table("t.csv", [[f"{v:.3f}", f"{-v:.3f}"] for v, *_ in rows()], ["v", "w"])
     else:
         file = str(write_csv(Path("t.csv"), ["text", "label", "ok"], text_rows(60)))
-    train(file, capsys, "--trusted", "ok")
+    train(file, capsys, "--clean-column", "ok")
     width = RunFolder(here / "run").about()["shape"][0]
     np.savez(here / "new.npz", x_train=np.full((3, width), 12.0), y_train=np.zeros(3, int))
     sentence = f"new.npz: this run was trained on {'a table' if kind == 'table' else 'texts'}, wh"
@@ -290,7 +290,7 @@ def test_bare_numbers_are_not_taken_for_what_a_table_says(kind: str, capsys: Cap
 
 def test_a_number_too_large_for_the_network_is_a_broken_cell(capsys: Capture) -> None:
     cells = [[f"{v:.3f}"] for v, *_ in rows()]
-    train(table("t.csv", cells, ["v"]), capsys, "--trusted", "ok")
+    train(table("t.csv", cells, ["v"]), capsys, "--clean-column", "ok")
     write_csv(Path("new.csv"), ["v"], [["11.5"], ["1e300"], ["1e17"], ["-1e39"]])
     said = refused(["predict", "run", "new.csv", "-o", "out.csv"], capsys)
     assert "sample 1 has '1e300' in the column 'v', too far from its mean 1" in said
@@ -299,7 +299,9 @@ def test_a_number_too_large_for_the_network_is_a_broken_cell(capsys: Capture) ->
     predicted = read_csv(Path("out.csv"))
     assert [row["id"] for row in predicted] == ["0", "2"]
     assert all(0 <= float(row["confidence"]) <= 1 for row in predicted)
-    said = refused(["train", table("t.csv", [*cells[:-1], ["1e300"]], ["v"]), "--trusted", "ok", "--out", "x"], capsys)
+    said = refused(
+        ["train", table("t.csv", [*cells[:-1], ["1e300"]], ["v"]), "--clean-column", "ok", "--out", "x"], capsys
+    )
     assert "column 'v' has numbers up to 1e+300, too large to be standardised" in said
 
 
@@ -308,41 +310,41 @@ def test_a_number_too_large_for_the_network_is_a_broken_cell(capsys: Capture) ->
 
 def test_a_test_set_of_another_kind(capsys: Capture, here: Path) -> None:
     """With classes of the same names, so that nothing else gives it away."""
-    truth = photos(here / "photos")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
-    fruit = sorted({name for _, name in truth})
+    true_label = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
+    fruit = sorted({name for _, name in true_label})
     same = [[k, fruit[k % 4], int(k % 8 < 4)] for k in range(40)]
     write_csv(here / "table.csv", ["v", "label", "ok"], same)
     news = [[row[0], *rest[1:]] for row, rest in zip(text_rows(40), same, strict=True)]
     write_csv(here / "news.csv", ["text", "label", "ok"], news)
     np.savez(here / "test.npz", x_train=np.zeros((2, 1)))
     for data, test, says in (
-        ("table.csv --trusted ok", "photos", "--test photos: holds images, the training data rows of features"),
-        ("news.csv --trusted ok", "photos", "--test photos: holds images, the training data texts"),
-        ("photos --meta checked.csv", "table.csv", "table.csv: holds rows of features, the training data images"),
-        ("photos --meta checked.csv", "news.csv", "--test news.csv: holds texts, the training data images"),
-        ("table.csv --trusted ok", "news.csv", "news.csv: unknown column 'v'"),
-        ("table.csv --trusted ok", "test.npz", "test.npz: a test set is a folder of images, or a table .csv"),
-        ("table.csv --trusted ok", "nowhere", "nowhere: there is no such file"),
+        ("table.csv --clean-column ok", "photos", "--test photos: holds images, the training data rows of features"),
+        ("news.csv --clean-column ok", "photos", "--test photos: holds images, the training data texts"),
+        ("photos --clean checked.csv", "table.csv", "table.csv: holds rows of features, the training data images"),
+        ("photos --clean checked.csv", "news.csv", "--test news.csv: holds texts, the training data images"),
+        ("table.csv --clean-column ok", "news.csv", "news.csv: unknown column 'v'"),
+        ("table.csv --clean-column ok", "test.npz", "test.npz: a test set is a folder of images, or a table .csv"),
+        ("table.csv --clean-column ok", "nowhere", "nowhere: there is no such file"),
     ):
         assert says in refused(["train", *data.split(), "--test", test, "--out", "run"], capsys)
 
 
 def test_a_clean_set_that_is_not_there(capsys: Capture, here: Path) -> None:
     photos(here / "photos")
-    said = refused(["train", "photos", "--meta", "cheked/"], capsys)
+    said = refused(["train", "photos", "--clean", "cheked/"], capsys)
     assert "cheked does not exist: a clean set is a number, a folder, or a table .csv" in said
     (here / "list.txt").write_text("1\n")
-    assert "list.txt: a clean set is a number, a folder" in refused(["train", "photos", "--meta", "list.txt"], capsys)
+    assert "list.txt: a clean set is a number, a folder" in refused(["train", "photos", "--clean", "list.txt"], capsys)
 
 
 def test_one_row_to_train_on_is_not_enough(capsys: Capture, here: Path) -> None:
     made = [[k, "ab"[k % 2], int(k < 4)] for k in range(6)]
     write_csv(here / "few.csv", ["v", "label", "ok"], made[:5])
-    said = refused(["train", "few.csv", "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", "few.csv", "--clean-column", "ok", "--out", "run"], capsys)
     assert said.endswith("one training row has a label: the classifier's first epochs need two or more")
     write_csv(here / "few.csv", ["v", "label", "ok"], made)
-    train("few.csv", capsys, "--trusted", "ok")
+    train("few.csv", capsys, "--clean-column", "ok")
 
 
 # What is said
@@ -350,18 +352,18 @@ def test_one_row_to_train_on_is_not_enough(capsys: Capture, here: Path) -> None:
 
 def test_compare_says_what_it_will_use(capsys: Capture) -> None:
     file = table("t.csv", [[f"{v:.3f}", f"n{k}"] for k, (v, *_) in enumerate(rows())], ["v", "name"])
-    several = ["--methods", "cross-entropy,meta-only", "--seeds", "1", "--jobs", "1", "--out", "out"]
-    said = call(["compare", file, "--trusted", "ok", *QUICK.split(), *several], capsys)
+    several = ["--methods", "cross-entropy,clean-only", "--seeds", "1", "--jobs", "1", "--out", "out"]
+    said = call(["compare", file, "--clean-column", "ok", *QUICK.split(), *several], capsys)
     assert said.code == 0, said.err
     assert "t.csv: 1 feature, label in 'label'; left out: name\n" in said.err
     assert "60 samples of 2 classes, 24 clean to learn from and 6 to select on; mlp on cpu; about " in said.err
-    again = call(["compare", file, "--trusted", "ok", *QUICK.split(), *several, "--resume"], capsys)
+    again = call(["compare", file, "--clean-column", "ok", *QUICK.split(), *several, "--resume"], capsys)
     assert "1 feature" not in again.err  # nothing is left to run
 
 
 def test_tasks_for_label_studio_hold_the_text(capsys: Capture) -> None:
     write_csv(Path("news.csv"), ["text", "label", "ok"], text_rows(60))
-    train("news.csv", capsys, "--trusted", "ok")
+    train("news.csv", capsys, "--clean-column", "ok")
     tasks = ["labels", "run", "--top", "3", "--format", "label-studio"]
     found = json.loads(call(tasks, capsys).out)
     written = {str(k): row[0] for k, row in enumerate(text_rows(60))}
@@ -387,13 +389,13 @@ def test_the_users_own_code_that_fails(capsys: Capture, here: Path) -> None:
         "nets.py:fails": f"RuntimeError at {here}/nets.py:3 (no luck); its function is called with the shape",
         "wrong.py:x": f"SyntaxError at {here}/wrong.py:1",
     }.items():
-        assert says in refused(["train", file, "--trusted", "ok", "--net", net, "--out", "run"], capsys)
+        assert says in refused(["train", file, "--clean-column", "ok", "--net", net, "--out", "run"], capsys)
 
 
 def test_a_column_that_is_named_is_not_guessed_to_be_something_else(capsys: Capture) -> None:
     cells = [[f"{v:.3f}", f"{-v:.3f}", k % 7, y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["x", "y", "index", "kind", "ok"], cells)
-    said = train("t.csv", capsys, "--features", "x,y,index", "--label", "kind", "--trusted", "ok")
+    said = train("t.csv", capsys, "--features", "x,y,index", "--label", "kind", "--clean-column", "ok")
     assert "t.csv: 3 features, label in 'kind'\n" in said
     assert "2 classes" in said
     assert call(["predict", "run", "t.csv", "-o", "out.csv"], capsys).code == 0
@@ -404,11 +406,11 @@ def test_an_error_says_what_was_guessed_before_it(capsys: Capture, here: Path) -
     """A column `class` that holds something else is taken for the label; whoever named the columns is told no news."""
     table = [[f"{value}", f"seat {k}", label, checked] for k, (value, label, checked, _) in enumerate(rows())]
     write_csv(here / "t.csv", ["size", "class", "outcome", "ok"], table)
-    said = refused(["train", "t.csv", "--trusted", "ok", "--out", "run"], capsys)
+    said = refused(["train", "t.csv", "--clean-column", "ok", "--out", "run"], capsys)
     assert "are no classes; name the column of the classes with --label" in said
     assert said.endswith("(columns as guessed: 2 features, label in 'class')")
     named = ["--label", "class", "--features", "size"]
-    assert "guessed" not in refused(["train", "t.csv", "--trusted", "ok", *named, "--out", "run"], capsys)
+    assert "guessed" not in refused(["train", "t.csv", "--clean-column", "ok", *named, "--out", "run"], capsys)
 
 
 def test_rows_of_one_id_keep_their_cells_where_one_is_left_out(capsys: Capture) -> None:
@@ -417,7 +419,7 @@ def test_rows_of_one_id_keep_their_cells_where_one_is_left_out(capsys: Capture) 
         for k, (v, y, ok, _) in enumerate(rows())
     ]
     write_csv(Path("t.csv"), ["id", "v", "label", "ok"], made)
-    train("t.csv", capsys, "--trusted", "ok", "--on-error", "skip")
+    train("t.csv", capsys, "--clean-column", "ok", "--on-error", "skip")
     found = read_csv(Path("run/labels.csv"))
     assert len(found) == 59
     assert all(made[int(row["index"])][0] == row["id"] for row in found)
@@ -430,25 +432,25 @@ def test_rows_of_one_id_keep_their_cells_where_one_is_left_out(capsys: Capture) 
 
 def test_rows_of_one_picture_where_another_is_broken(capsys: Capture, here: Path) -> None:
     """Two people have labeled each picture; one picture is broken, so that numbers and places part."""
-    truth = photos(here / "pics")[5:85]
-    (here / "pics" / truth[3][0]).write_bytes(b"no picture")
-    made = [[f"pics/{name}", label, int(k % 4 == 0)] for k, (name, label) in enumerate(truth)]
+    true_label = photos(here / "pics")[5:85]
+    (here / "pics" / true_label[3][0]).write_bytes(b"no picture")
+    made = [[f"pics/{name}", label, int(k % 4 == 0)] for k, (name, label) in enumerate(true_label)]
     made += [[path, label, 0] for path, label, _ in made]
     write_csv(here / "t.csv", ["path", "label", "ok"], made)
-    train("t.csv", capsys, "--trusted", "ok", "--on-error", "skip")
+    train("t.csv", capsys, "--clean-column", "ok", "--on-error", "skip")
     assert all(made[int(row["index"])][0] == row["id"] for row in read_csv(Path("run/labels.csv")))
     assert call(["review", "run", "--take", "labels", "-o", "out.csv"], capsys).code == 0
 
 
 def test_a_name_that_is_not_utf_8_is_refused_before_training(capsys: Capture, here: Path) -> None:
-    truth = photos(here / "photos")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
+    true_label = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
     odd = os.fsencode(here / "photos" / "rare") + b"/caf\xe9.png"
     try:
         Path(os.fsdecode(odd)).write_bytes((here / "photos" / "rare" / "0.png").read_bytes())
     except (OSError, UnicodeError):
         pytest.skip("the file system takes no such name")
-    said = refused(["train", "photos", "--meta", "checked.csv", *QUICK.split(), "--out", "run"], capsys)
+    said = refused(["train", "photos", "--clean", "checked.csv", *QUICK.split(), "--out", "run"], capsys)
     assert r"photos: the name 'rare/caf\udce9.png' is not UTF-8, and no table can hold it; rename the file" in said
     assert not Path("run").exists()
 
@@ -456,9 +458,9 @@ def test_a_name_that_is_not_utf_8_is_refused_before_training(capsys: Capture, he
 def test_label_studio_is_told_no_root_that_is_not_there(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = photos(here / "photos")
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[10:40], truth[90]])
-    train("photos", capsys, "--meta", "checked.csv")
+    true_label = photos(here / "photos")
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
+    train("photos", capsys, "--clean", "checked.csv")
     tasks = ["labels", str(here / "run"), "--top", "3", "--format", "label-studio"]
     assert f"DOCUMENT_ROOT={here}, and add {here / 'photos'} as local storage" in call(tasks, capsys).err
     (here / "elsewhere").mkdir()
@@ -474,7 +476,7 @@ def test_files_about_samples_count_all_rows_of_a_table(capsys: Capture, here: Pa
     """Also those that are trusted, and not trained on, and those that are left out."""
     cells = [[f"{k % 2 * 4 + k / 60:.2f}" if k != 33 else "12.x", "ab"[k % 2], int(k % 6 < 2)] for k in range(60)]
     write_csv(here / "table.csv", ["v", "label", "ok"], cells)
-    asked = "train table.csv --features v --trusted ok --truth label --on-error skip"
+    asked = "train table.csv --features v --clean-column ok --true-label label --on-error skip"
     for count, fits in ((60, True), (40, False), (61, False)):
         np.savetxt(here / "labels.txt", np.arange(count) % 2, fmt="%d")
         np.save(here / "probs.npy", np.full((count, 2), 0.5))

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from files import QUICK, TABLE, photos, read_csv, table_rows, write_csv
+from metalabelnet.inference.predict import Predictor
+from metalabelnet.methods import METHODS
 from shell import call
 from tiny import write_npz
-
-from metalabelnet.methods import METHODS
-from metalabelnet.train.predict import Predictor
 
 Capture = pytest.CaptureFixture[str]
 OWN_NET = """
@@ -43,7 +43,7 @@ def refused(arguments: str, capsys: Capture) -> str:
 
 def table_run(here: Path, capsys: Capture, more: str = "") -> None:
     write_csv(here / "table.csv", TABLE, table_rows(60))
-    done(f"train table.csv --trusted checked {QUICK} --out run {more}", capsys)
+    done(f"train table.csv --clean-column checked {QUICK} --out run {more}", capsys)
 
 
 # One's own network
@@ -62,10 +62,10 @@ def test_ones_own_network_runs_only_when_it_is_named_again(here: Path, capsys: C
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_network_of_timm_from_a_folder_of_images(here: Path, capsys: Capture) -> None:
-    truth = photos(here / "photos", count=30, unlabeled=2)
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[6:15], *truth[30:32]])
+    true_label = photos(here / "photos", count=30, unlabeled=2)
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[6:15], *true_label[30:32]])
     said = done(
-        f"train photos --meta checked.csv --net timm:test_resnet --image-size 32 {QUICK} --epochs 2 --out run", capsys
+        f"train photos --clean checked.csv --net timm:test_resnet --image-size 32 {QUICK} --epochs 2 --out run", capsys
     )
     assert "images become 32×32, color\n" in said
     assert "timm:test_resnet on cpu" in said
@@ -106,7 +106,7 @@ def test_images_in_float64_go_to_onnx_in_float32_and_a_link_stays_one(here: Path
     random = np.random.default_rng(0)
     x, y = random.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
     write_npz(here / "images.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
-    done(f"train images.npz --meta 12 --method cross-entropy --dtype float64 {QUICK} --out run", capsys)
+    done(f"train images.npz --clean 12 --method cross-entropy --dtype float64 {QUICK} --out run", capsys)
     (here / "real.onnx").write_text("old")
     (here / "model.onnx").symlink_to("real.onnx")
     _, p = exported(here, x[:5, None], capsys)
@@ -123,9 +123,9 @@ def test_where_no_file_can_be_written_nothing_is_exported(here: Path, capsys: Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_to_onnx(method: str, here: Path, capsys: Capture) -> None:
-    truth = photos(here / "photos", count=40)
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[6:24], *truth[40:42]])
-    done(f"train photos --meta checked.csv --method {method} {QUICK} --epochs 6 --out run", capsys)
+    true_label = photos(here / "photos", count=40)
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[6:24], *true_label[40:42]])
+    done(f"train photos --clean checked.csv --method {method} {QUICK} --epochs 6 --out run", capsys)
     x = np.random.default_rng(0).integers(0, 256, (9, 3, 8, 8)).astype(np.uint8)
     _, p = exported(here, x, capsys)
     assert np.abs(p - Predictor(here / "run").probabilities(torch.from_numpy(x)).numpy()).max() < 1e-4
@@ -134,7 +134,7 @@ def test_every_method_goes_to_onnx(method: str, here: Path, capsys: Capture) -> 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_predicts_what_its_label_table_says(method: str, here: Path, capsys: Capture) -> None:
     write_npz(here / "tiny.npz")
-    done(f"train tiny.npz --meta 18 --method {method} {QUICK} --epochs 6 --out run", capsys)
+    done(f"train tiny.npz --clean 18 --method {method} {QUICK} --epochs 6 --out run", capsys)
     done("predict run tiny.npz -o out.csv", capsys)
     table = {row["id"]: row for row in read_csv(here / "run/labels.csv")}
     rows = [row for row in read_csv(here / "out.csv") if row["id"] in table]
@@ -175,11 +175,11 @@ def test_a_model_file_that_is_not_one(here: Path, capsys: Capture) -> None:
 
 
 def test_weights_to_start_from_that_are_a_pickle(here: Path, capsys: Capture, torchvision: object) -> None:
-    truth = photos(here / "photos", count=12, unlabeled=0)
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[:6], *truth[12:14]])
+    true_label = photos(here / "photos", count=12, unlabeled=0)
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[:6], *true_label[12:14]])
     torch.save({"fc.weight": Bomb(here / "trace")}, here / "evil.pt")
     net = ["--net", "torchvision:resnet18", "--image-size", "32", "--pretrained", "evil.pt"]
-    said = call(["train", "photos", "--meta", "checked.csv", *net], capsys)
+    said = call(["train", "photos", "--clean", "checked.csv", *net], capsys)
     assert said.code == 2
     refusal = "evil.pt: is not a file of weights (it holds something else than tensors, and nothing in it is run)"
     assert said.err.splitlines()[-1].endswith(refusal)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from metalabelnet.reproduction.recipes import READY, WHATS
+from metalabelnet.reproduction.results import Results
 from shell import Forker, call, epochs_done, wait_for
 from tiny import write_npz
-
-from metalabelnet.paper.recipes import READY, WHATS
-from metalabelnet.paper.results import Results
 
 Capture = pytest.CaptureFixture[str]
 SMOKE = "fig-warmup --smoke --device cpu --points 20,80 --cells uniform:0.4 --seeds 3"
@@ -56,9 +56,9 @@ def test_the_runs_of_one_with_their_recipes(tmp_path: Path, capsys: Capture) -> 
         ("--list --cells unifrom:0.4", "unknown cell 'unifrom:0.4': did you mean 'uniform:0.4'"),
         ("--list --points 7", "unknown point '7'"),
         ("cifar10-table --seeds 0", "seeds 0 is too small"),
-        ("cifar10-table --together 0", "together 0 is too small"),
+        ("cifar10-table --concurrent 0", "together 0 is too small"),
         ("cifar10-table --jobs 0", "jobs 0 is too small"),
-        ("fig-curves --cells uniform:0.4 --jobs 2 --together 2 --device cpu", "jobs 2 is for runs on a CPU"),
+        ("fig-curves --cells uniform:0.4 --jobs 2 --concurrent 2 --device cpu", "jobs 2 is for runs on a CPU"),
         ("cifar10-table --budget 0", "budget 0.0 is not a positive number of minutes"),
         ("cifar10-table --budget nan", "budget nan is not a positive"),
         ("cifar10-table --dtype half", "unknown dtype 'half'"),

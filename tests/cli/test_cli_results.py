@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from files import QUICK, TABLE, table_rows, write_csv
+from metalabelnet.data.problem import Problem
+from metalabelnet.data.rows import make_rows
+from metalabelnet.labels.label_table import LabelTable
+from metalabelnet.labels.memorization_check import by_heart
+from metalabelnet.report.curve_plot import draw_curves
+from metalabelnet.train import RunFolder, recipe
 from shell import TINY, call
 from tiny import BASIC, CLASSES, outcome, samples, snapshot, write_npz
-
-from metalabelnet.cli.by_heart import by_heart
-from metalabelnet.cli.curves import draw_curves
-from metalabelnet.data.rows import make_rows
-from metalabelnet.train import RunFolder, recipe
-from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.prepare import Problem
 
 Capture = pytest.CaptureFixture[str]
 
@@ -47,7 +47,7 @@ def test_train_says_what_it_does_and_what_came_out(capsys: Capture, here: Path) 
     for epoch, line in enumerate(lines[1:], 1):
         assert re.fullmatch(rf"metalabelnet: epoch {epoch}/5: loss [\d.]+, clean [\d.]+ %, test [\d.]+ %", line)
     summary = RunFolder(here / "run").summary()
-    assert (summary["meta_accuracy"], summary["samples"]["select"]) == (50.0, 4)
+    assert (summary["clean_accuracy"], summary["samples"]["validation"]) == (50.0, 4)
     right = "with 50.00 % of 4 clean samples right, which stands for 15 to 85 % (95 %)"
     assert f"epoch {summary['selected_epoch'] + 1} of 5, {right}" in said.out
     test, last = summary["test_accuracy"], summary["test_accuracy_last"]
@@ -68,25 +68,25 @@ def test_labels_learned_by_heart_are_told(memory: float, told: bool) -> None:
     said = torch.where(torch.arange(200) < 200 * memory, given, true)
     table = LabelTable(rows=rows, probabilities=torch.eye(4)[said] * 0.9 + 0.025)
     clean, select = rows.take(torch.arange(40)), rows.take(torch.arange(40, 48))
-    problem = Problem(train=rows, clean=clean, select=select, test=rows.take(torch.arange(0)), noise_rate=0.25)
+    problem = Problem(train=rows, clean=clean, validation=select, test=rows.take(torch.arange(0)), noise_rate=0.25)
     found = by_heart(problem, table)
     assert bool(found) == told
     if told:
         assert found.startswith("0 of 200 labels differ from the given ones, but 12 of 48 clean samples were given")
     unknown = dataclasses.replace(
-        problem, clean=clean.with_given(-torch.ones(40).long()), select=select.take(torch.arange(0))
+        problem, clean=clean.with_given(-torch.ones(40).long()), validation=select.take(torch.arange(0))
     )
     assert by_heart(unknown, table) == ""
 
 
 def test_settings_reach_the_run(capsys: Capture, here: Path) -> None:
-    more = "--set beta=0.5 --set engine=double-backward --seed 3 --rate-drops 1,2 --protocol paper --dtype float64"
+    more = "--set beta=0.5 --set differentiation=double-backward --seed 3 --lr-milestones 1,2 --protocol paper --dtype float64"
     assert call(["train", "small.npz", *TINY.split(), *more.split(), "--out", "run"], capsys).code == 0
     run = RunFolder(here / "run").run()
     settings = run.method_settings()
-    assert (settings.beta, settings.engine) == (0.5, "double-backward")
-    assert (run.seed, run.rate_drops, run.protocol, run.dtype) == (3, (1, 2), "paper", "float64")
-    assert (run.noise, run.meta, run.unlabeled, run.epochs, run.warmup) == ("uniform:0.4", 18, 14, 5, 2)
+    assert (settings.beta, settings.differentiation) == (0.5, "double-backward")
+    assert (run.seed, run.lr_milestones, run.protocol, run.dtype) == (3, (1, 2), "paper", "float64")
+    assert (run.noise, run.clean, run.unlabeled, run.epochs, run.warmup) == ("uniform:0.4", 18, 14, 5, 2)
 
 
 def is_whole_png(content: bytes) -> bool:
@@ -139,7 +139,7 @@ def test_one_run_of_compare_is_that_of_train(capsys: Capture, here: Path) -> Non
 
 
 def test_compare_shows_what_it_has_when_a_run_diverges(capsys: Capture, here: Path) -> None:
-    arguments = "compare small.npz --methods cross-entropy --seeds 1 --jobs 1 --meta 18 --rate 1e30 --epochs 12 --out o"
+    arguments = "compare small.npz --methods cross-entropy --seeds 1 --jobs 1 --clean 18 --lr 1e30 --epochs 12 --out o"
     said = call(arguments.split(), capsys)
     assert said.code == 1
     assert said.out.splitlines()[3].split()[:2] == ["cross-entropy", "–"]
@@ -151,7 +151,9 @@ def test_compare_shows_what_it_has_when_a_run_diverges(capsys: Capture, here: Pa
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_compare_shows_what_it_has_when_a_run_is_refused(jobs: str, capsys: Capture, here: Path) -> None:
     write_csv(here / "table.csv", TABLE, table_rows(60))
-    arguments = f"compare table.csv --trusted checked --methods forward,cross-entropy --seeds 1 --jobs {jobs} {QUICK}"
+    arguments = (
+        f"compare table.csv --clean-column checked --methods forward,cross-entropy --seeds 1 --jobs {jobs} {QUICK}"
+    )
     said = call([*arguments.split(), "--set", "forward.transition=counted", "--out", "o"], capsys)
     assert said.code == 1
     rows = [line.split() for line in said.out.splitlines()[3:5]]
@@ -165,8 +167,8 @@ def test_compare_shows_what_it_has_when_a_run_is_refused(jobs: str, capsys: Capt
 @pytest.mark.parametrize(
     ("more", "names"),
     [
-        ("digits --rate 1e30 --epochs 2 --warmup 1", ["cross-entropy", "fine-tune"]),
-        ("table.csv --trusted checked --set forward.transition=counted", ["forward"]),
+        ("digits --lr 1e30 --epochs 2 --warmup 1", ["cross-entropy", "fine-tune"]),
+        ("table.csv --clean-column checked --set forward.transition=counted", ["forward"]),
     ],
     ids=["diverged", "refused"],
 )
@@ -195,8 +197,8 @@ def test_without_a_test_part_the_picture_is_of_the_clean_samples(
         ([None, None], "accuracy on held-out clean samples (%)"),
         ([7, 8], "accuracy on test samples (%)"),
     ):
-        history = [{"test_accuracy": test[k], "meta_accuracy": 50.0 + k} for k in range(2)]
-        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", meta=0), history)])
+        history = [{"test_accuracy": test[k], "clean_accuracy": 50.0 + k} for k in range(2)]
+        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", clean=0), history)])
         assert seen["ylabel"] == label
         assert seen["y"] == ([50, 51] if test[0] is None else test)
         assert str(seen["title"]).endswith(", all clean")

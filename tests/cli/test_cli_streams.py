@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from files import QUICK, TABLE, photos, table_rows, write_csv
-from shell import call
 
+from files import QUICK, TABLE, photos, table_rows, write_csv
 from metalabelnet.review import server
+from shell import call
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,7 +40,7 @@ def test_data_is_never_written_with_other_characters(
     here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(here / "table.csv", TABLE, table_rows(60))
-    assert call(f"train table.csv --trusted checked {QUICK} --out run".split(), capsys).code == 0
+    assert call(f"train table.csv --clean-column checked {QUICK} --out run".split(), capsys).code == 0
     written = ascii_only(monkeypatch)
     for words in (["labels", "run"], ["predict", "run", "table.csv"]):
         said = call(words, capsys)
@@ -52,9 +52,9 @@ def test_data_is_never_written_with_other_characters(
 
 
 def test_predictions_of_nothing_but_broken_samples_have_a_header(here: Path, capsys: Capture) -> None:
-    truth = photos(here / "photos", count=30)
-    write_csv(here / "checked.csv", ["id", "label"], [*truth[6:18], *truth[30:32]])
-    assert call(f"train photos --meta checked.csv {QUICK} --out run".split(), capsys).code == 0
+    true_label = photos(here / "photos", count=30)
+    write_csv(here / "checked.csv", ["id", "label"], [*true_label[6:18], *true_label[30:32]])
+    assert call(f"train photos --clean checked.csv {QUICK} --out run".split(), capsys).code == 0
     (here / "new").mkdir()
     (here / "new" / "broken.png").write_bytes(b"no picture")
     said = call(["predict", "run", "new", "--on-error", "skip", "-o", "out.csv"], capsys)

@@ -40,7 +40,7 @@ def test_the_wheel_trains_outside_the_checkout(tmp_path: Path) -> None:
     where = run(programs / "python", "-c", "import metalabelnet; print(metalabelnet.__file__)", cwd=tmp_path).stdout
     assert where.startswith(str(tmp_path))
 
-    settings = "--noise uniform:0.4 --meta 100 --epochs 6 --warmup 3 --out run"
+    settings = "--noise uniform:0.4 --clean 100 --epochs 6 --warmup 3 --out run"
     said = run(programs / "metalabelnet", "train", "digits", *settings.split(), cwd=tmp_path, OMP_NUM_THREADS="1")
     assert "test accuracy" in said.stdout
     assert (tmp_path / "run" / "labels.csv").read_text().count("\n") == 1198

@@ -4,15 +4,15 @@ import copy
 
 import pytest
 import torch
-from networks import NETWORKS, make
 from torch import Tensor, nn
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
-from metalabelnet.core.labelnet import LabelNet
-from metalabelnet.core.metagrad import ENGINES
+from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.label_net import LabelNet
+from metalabelnet.core.meta_gradient import DIFFERENTIATIONS
 from metalabelnet.core.optimizers import SGD, Adam
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.nets.head import Extractor, find_head
+from networks import NETWORKS, make
 
 N, C = 6, 3
 
@@ -31,8 +31,8 @@ def phase2(net: nn.Module, **settings: object) -> Phase2:
         net,
         g,
         m,
-        sgd=SGD(net.parameters(), rate=0.1, momentum=0.9, weight_decay=1e-4),
-        adam=Adam(m.parameters(), rate=1e-2, weight_decay=1e-4),
+        sgd=SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4),
+        adam=Adam(m.parameters(), lr=1e-2, weight_decay=1e-4),
         settings=Phase2Settings(**settings),
     )
 
@@ -78,7 +78,11 @@ def test_three_iterations_equal_the_algorithm_written_out(
 
 def test_defaults_are_the_papers() -> None:
     assert Phase2Settings() == Phase2Settings(
-        inner_step=1.0, entropy_weight=1.0, loss_scale="per-class-mean", engine="exact", meta_updates_statistics=True
+        inner_step=1.0,
+        entropy_weight=1.0,
+        loss_scale="per-class-mean",
+        differentiation="exact",
+        clean_updates_statistics=True,
     )
 
 
@@ -91,14 +95,14 @@ def test_loss_scale_is_a_matter_of_the_inner_step_for_the_label_net() -> None:
     close(a.m, b.m)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_training_batch_goes_through_once_for_steps_1_and_3(engine: str) -> None:
-    p = phase2(make("mlp"), engine=engine)
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
+def test_the_training_batch_goes_through_once_for_steps_1_and_3(differentiation: str) -> None:
+    p = phase2(make("mlp"), differentiation=differentiation)
     x, x_m, y_m = data()
     passes = []
     p.f.register_forward_pre_hook(lambda _module, inputs: passes.append("clean" if inputs[0] is x_m else "train"))
     p.step(x, x_m, y_m, seed=0)
-    more = {"exact": 1, "double-backward": 0, "finite-difference": 2}[engine]
+    more = {"exact": 1, "double-backward": 0, "finite-difference": 2}[differentiation]
     assert passes == ["train", "clean", *["train"] * more]
 
 
@@ -115,9 +119,9 @@ class Mask(nn.Module):
         return self.last(self.linear(x.flatten(1)) * mask)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_one_batch_one_dropout_mask(engine: str) -> None:
-    p = phase2(Mask().double(), engine=engine)
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
+def test_one_batch_one_dropout_mask(differentiation: str) -> None:
+    p = phase2(Mask().double(), differentiation=differentiation)
     p.f.seen.clear()
     p.step(*data(), seed=0)
     train, clean, *again = p.f.seen
@@ -128,11 +132,11 @@ def test_one_batch_one_dropout_mask(engine: str) -> None:
     assert not torch.equal(train, p.f.seen[0])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
 @pytest.mark.parametrize("updates", [True, False])
-def test_running_statistics_are_updated_once_a_batch(engine: str, updates: bool) -> None:
+def test_running_statistics_are_updated_once_a_batch(differentiation: str, updates: bool) -> None:
     """By the pass over the training batch, then by the clean one if asked; by no other, in no other order."""
-    p = phase2(make("conv"), engine=engine, meta_updates_statistics=updates)
+    p = phase2(make("conv"), differentiation=differentiation, clean_updates_statistics=updates)
     x, x_m, y_m = data()
     by_hand = copy.deepcopy(p.f)
     seen = []

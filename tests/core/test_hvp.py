@@ -4,15 +4,15 @@ import warnings
 
 import pytest
 import torch
-from networks import NETWORKS, make
 from test_metagrad import Apply, NoForwardMode, OnceOnly
 from torch import Tensor, nn
 
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import ENGINES, EngineWarning
-from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.meta_gradient import DIFFERENTIATIONS, EngineWarning
 from metalabelnet.errors import InputError
+from networks import NETWORKS, make
 
 N, C, ALPHA = 6, 3, 0.7
 
@@ -24,15 +24,17 @@ def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return x, torch.randint(C, (N,), generator=g), torch.rand(N, C, dtype=torch.float64, generator=g).softmax(1)
 
 
-def through(engine: str | LookAheadGradient, net: nn.Module, alpha: float = ALPHA) -> tuple[Tensor, dict[str, Tensor]]:
+def through(
+    differentiation: str | LookAheadGradient, net: nn.Module, alpha: float = ALPHA
+) -> tuple[Tensor, dict[str, Tensor]]:
     x, y, q = batch()
     theta = trainable(net)
 
     def at(t: dict[str, Tensor]) -> Tensor:
         return forward(net, x, t, seed=3, update_statistics=False)
 
-    engine = LookAheadGradient(engine) if isinstance(engine, str) else engine
-    return engine(
+    differentiation = LookAheadGradient(differentiation) if isinstance(differentiation, str) else differentiation
+    return differentiation(
         theta=theta,
         logits=forward(net, x, theta, seed=3, update_statistics=True),
         logits_at=at,
@@ -66,7 +68,9 @@ def test_exact_equals_double_backward_and_the_definition(name: str) -> None:
     net = make(name).train()
     with warnings.catch_warnings():
         warnings.simplefilter("error", EngineWarning)
-        (l_exact, exact), (l_double, double) = (through(engine, net) for engine in ("exact", "double-backward"))
+        (l_exact, exact), (l_double, double) = (
+            through(differentiation, net) for differentiation in ("exact", "double-backward")
+        )
     l_meta, truth = by_definition(net)
     assert relative(exact, double) < 1e-10
     assert relative(double, truth) < 1e-10
@@ -94,24 +98,24 @@ def test_finite_difference_is_near_on_a_smooth_net() -> None:
     assert relative(through("finite-difference", net)[1], by_definition(net)[1]) < 1e-2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_without_a_step_it_is_the_plain_gradient(engine: str) -> None:
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
+def test_without_a_step_it_is_the_plain_gradient(differentiation: str) -> None:
     net = make("conv").train()
     x, _, q = batch()
     theta = trainable(net)
     loss = -(q * forward(net, x, theta, seed=3, update_statistics=False).log_softmax(1)).sum(1).mean()
     plain = dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
-    assert relative(through(engine, net, alpha=0.0)[1], plain) < 1e-12
+    assert relative(through(differentiation, net, alpha=0.0)[1], plain) < 1e-12
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_quadratic_has_its_matrix_for_a_hessian(engine: str) -> None:
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
+def test_a_quadratic_has_its_matrix_for_a_hessian(differentiation: str) -> None:
     """L = ½ θᵀAθ, L_meta = ⟨c, θ'⟩: the gradient is (I − αA) c."""
     g = torch.Generator().manual_seed(0)
     root, theta, c = (torch.randn(s, dtype=torch.float64, generator=g) for s in ((4, 4), (4,), (4,)))
     a = root @ root.T
     theta.requires_grad_()
-    loss, gradient = LookAheadGradient(engine)(
+    loss, gradient = LookAheadGradient(differentiation)(
         theta={"theta": theta},
         logits=theta * 1.0,
         logits_at=lambda t: t["theta"] * 1.0,
@@ -119,7 +123,7 @@ def test_a_quadratic_has_its_matrix_for_a_hessian(engine: str) -> None:
         meta_loss=lambda t: t["theta"] @ c,
         inner_step=0.3,
     )
-    tolerance = 1e-9 if engine == "finite-difference" else 1e-12
+    tolerance = 1e-9 if differentiation == "finite-difference" else 1e-12
     torch.testing.assert_close(gradient["theta"], c - 0.3 * a @ c, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(loss, (theta - 0.3 * a @ theta).detach() @ c)
 
@@ -147,19 +151,19 @@ def test_unused_and_frozen_weights_are_left_out_of_it() -> None:
     net = make("mlp").train()
     net.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
     net[1].bias.requires_grad_(False)
-    (_, exact), (_, double) = (through(engine, net) for engine in ("exact", "double-backward"))
+    (_, exact), (_, double) = (through(differentiation, net) for differentiation in ("exact", "double-backward"))
     assert relative(exact, double) < 1e-10
     assert "1.bias" not in exact
     assert torch.equal(exact["unused"], torch.zeros(2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_several_look_aheads_share_one_pass(engine: str) -> None:
+@pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
+def test_several_look_aheads_share_one_pass(differentiation: str) -> None:
     net = make("conv").train()
     x, y, _ = batch()
     theta = trainable(net)
     z = forward(net, x, theta, seed=3, update_statistics=False)
-    gradient = LookAheadGradient(engine)
+    gradient = LookAheadGradient(differentiation)
     answers = [
         gradient(
             theta=theta,
@@ -187,7 +191,7 @@ def test_exact_falls_back_and_says_so_once(function: type, used: str, said: int)
         first = through(gradient, net)[1]
     assert len(caught) == said
     assert used in str(caught[-1].message)
-    assert gradient.engine == used
+    assert gradient.differentiation == used
     again = through(gradient, net)[1]  # a second warning would be an error here
     assert torch.equal(flat(first), flat(again))
     net.function = NoForwardMode

@@ -15,10 +15,10 @@ def pair(kind: str) -> tuple:
         ours = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)).double()
     theirs = copy.deepcopy(ours)
     if kind == "sgd":
-        a = SGD(ours.parameters(), rate=0.1, momentum=0.9, weight_decay=1e-2)
+        a = SGD(ours.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
         b = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
     else:
-        a = Adam(ours.parameters(), rate=0.1, weight_decay=1e-2)
+        a = Adam(ours.parameters(), lr=0.1, weight_decay=1e-2)
         b = torch.optim.Adam(theirs.parameters(), lr=0.1, weight_decay=1e-2)
     return ours, theirs, a, b
 
@@ -29,7 +29,7 @@ def test_equals_pytorch_over_twenty_steps_and_a_change_of_rate(kind: str) -> Non
     g = torch.Generator().manual_seed(1)
     for step in range(20):
         if step == 10:
-            a.set_rate(0.01)
+            a.set_lr(0.01)
             b.param_groups[0]["lr"] = 0.01
         x = torch.randn(7, 5, dtype=torch.float64, generator=g)
         for net, optimizer in ((ours, a), (theirs, b)):
@@ -47,7 +47,7 @@ def test_state_goes_into_the_tensors_that_are_there(kind: str) -> None:
     a.step()
     saved = {k: t.clone() for k, t in a.state_dict().items()}
     there = {k: t.data_ptr() for k, t in a.state_dict().items()}
-    a.set_rate(7.0)
+    a.set_lr(7.0)
     a.step()
     a.load_state_dict(saved)
     assert all(torch.equal(saved[k], t) for k, t in a.state_dict().items())

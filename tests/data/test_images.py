@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from metalabelnet.data import DataSet, Reading, images, load
+from metalabelnet.data import DataSet, ReadOptions, load
+from metalabelnet.data.encoders import images
 from metalabelnet.errors import InputError
 
 
@@ -121,7 +122,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, **how: Any) -> DataSet:
-    return load(str(folder / "photos"), reading=Reading(meta_file=str(folder / "clean.csv"), **how))
+    return load(str(folder / "photos"), read_options=ReadOptions(clean_file=str(folder / "clean.csv"), **how))
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,9 @@ import numpy as np
 import pytest
 import torch
 
-from metalabelnet.data import DATASETS, UNLABELED, cifar, data_folder, digits, fashion_mnist, load
-from metalabelnet.data.download import fetch
+from metalabelnet.data import DATASETS, UNLABELED, data_folder, load
+from metalabelnet.data.benchmarks import cifar, digits, fashion_mnist
+from metalabelnet.data.benchmarks.download import fetch
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -612,36 +613,36 @@ def test_npz_with_every_part(tmp_path: Path) -> None:
         true_train=[0, -1, 1, 2],
         x_test=x[4:6],
         y_test=[1, 0],
-        x_meta=x[6:],
-        y_meta=[2, 1, 0],
+        x_clean=x[6:],
+        y_clean=[2, 1, 0],
         classes=["cat", "dog", "élan", "fox"],
     )
     data = load(path)
     assert data.name == "mine"
     assert data.test is not None
-    assert data.meta is not None
-    assert data.classes == data.test.classes == data.meta.classes == ("cat", "dog", "élan", "fox")
+    assert data.clean is not None
+    assert data.classes == data.test.classes == data.clean.classes == ("cat", "dog", "élan", "fox")
     assert data.train.given.tolist() == [0, 1, 2, UNLABELED]
     assert data.train.true.tolist() == [0, UNLABELED, 1, 2]
     assert data.test.given.tolist() == data.test.true.tolist() == [1, 0]
-    assert data.meta.given.tolist() == data.meta.true.tolist() == [2, 1, 0]
-    assert np.array_equal(data.meta.x, x[6:].astype(np.float32))
+    assert data.clean.given.tolist() == data.clean.true.tolist() == [2, 1, 0]
+    assert np.array_equal(data.clean.x, x[6:].astype(np.float32))
 
 
 def test_npz_truth_is_the_labels_only_of_a_benchmark(tmp_path: Path) -> None:
     benchmark = load(saved(tmp_path, x_train=np.eye(4), y_train=Y))
     assert benchmark.train.true.tolist() == Y.tolist()
-    assert benchmark.meta is None
+    assert benchmark.clean is None
     assert benchmark.test is None
-    noisy = load(saved(tmp_path, x_train=np.eye(4), y_train=Y, x_meta=np.eye(4), y_meta=[0, 1, 2, 0]))
+    noisy = load(saved(tmp_path, x_train=np.eye(4), y_train=Y, x_clean=np.eye(4), y_clean=[0, 1, 2, 0]))
     assert noisy.train.true.tolist() == [UNLABELED] * 4
 
 
-@pytest.mark.parametrize("key", ["y_train", "true_train", "y_test", "y_meta"])
+@pytest.mark.parametrize("key", ["y_train", "true_train", "y_test", "y_clean"])
 def test_npz_counts_classes_over_all_parts(key: str, tmp_path: Path) -> None:
-    labels = {name: np.array([0, 1, 2, 0]) for name in ("y_train", "true_train", "y_test", "y_meta")}
+    labels = {name: np.array([0, 1, 2, 0]) for name in ("y_train", "true_train", "y_test", "y_clean")}
     labels[key][3] = 6
-    path = saved(tmp_path, **{f"x_{part}": np.eye(4) for part in ("train", "test", "meta")}, **labels)
+    path = saved(tmp_path, **{f"x_{part}": np.eye(4) for part in ("train", "test", "clean")}, **labels)
     assert load(path).classes == tuple("0123456")
 
 
@@ -654,16 +655,16 @@ def test_npz_minus_one_among_names_is_no_label(tmp_path: Path) -> None:
 
 
 def test_npz_labels_may_be_names(tmp_path: Path) -> None:
-    parts = {f"x_{part}": np.eye(4) for part in ("train", "meta")}
+    parts = {f"x_{part}": np.eye(4) for part in ("train", "clean")}
     labels = {
         "y_train": np.array(["dog", "", "Kätzchen", "dog"]),
-        "y_meta": np.array(["ant", "dog", "dog", "Kätzchen"]),
+        "y_clean": np.array(["ant", "dog", "dog", "Kätzchen"]),
     }
     data = load(saved(tmp_path, **parts, **labels))
     assert data.classes == ("Kätzchen", "ant", "dog")
     assert data.train.given.tolist() == [2, -1, 0, 2]
-    assert data.meta is not None
-    assert data.meta.true.tolist() == [1, 2, 2, 0]
+    assert data.clean is not None
+    assert data.clean.true.tolist() == [1, 2, 2, 0]
     named = load(saved(tmp_path, **parts, **labels, classes=np.array(["dog", "eel", "ant", "Kätzchen"])))
     assert named.classes == ("dog", "eel", "ant", "Kätzchen")
     assert named.train.given.tolist() == [0, -1, 3, 0]
@@ -709,11 +710,11 @@ HUGE[3, 1] = 1e300
         pytest.param({"y_train": None}, "has no y_train, only x_train", id="no y_train"),
         pytest.param({"x_test": np.eye(4)}, "has x_test but no y_test; give both", id="x_test alone"),
         pytest.param({"y_test": [0]}, "has y_test but no x_test; give both", id="y_test alone"),
-        pytest.param({"x_meta": np.eye(4)}, "has x_meta but no y_meta; give both", id="x_meta alone"),
-        pytest.param({"y_meta": [0]}, "has y_meta but no x_meta; give both", id="y_meta alone"),
+        pytest.param({"x_clean": np.eye(4)}, "has x_clean but no y_clean; give both", id="x_clean alone"),
+        pytest.param({"y_clean": [0]}, "has y_clean but no x_clean; give both", id="y_clean alone"),
         pytest.param({"x_test": np.eye(4, 3), "y_test": Y}, r"is \(3,\) in x_test, but \(4,\)", id="widths"),
-        pytest.param({"x_meta": images(4, 2, 2), "y_meta": Y}, r"is \(1, 2, 2\) in x_meta", id="kinds"),
-        pytest.param({"x_meta": np.eye(4), "y_meta": Y}, "y_meta row 3 is -1", id="unlabeled clean row"),
+        pytest.param({"x_clean": images(4, 2, 2), "y_clean": Y}, r"is \(1, 2, 2\) in x_clean", id="kinds"),
+        pytest.param({"x_clean": np.eye(4), "y_clean": Y}, "y_clean row 3 is -1", id="unlabeled clean row"),
         pytest.param({"x_test": np.eye(4), "y_test": Y}, "y_test row 3 is -1", id="unlabeled test row"),
         pytest.param({"y_train": np.array([0, 1, 2, "x"], object)}, "y_train cannot be read .*Object", id="object"),
     ],

@@ -62,15 +62,15 @@ def test_general_is_disjoint_complete_and_as_balanced_as_can_be(data: st.DataObj
     counts = data.draw(st.lists(st.integers(2, 30), min_size=2, max_size=6))
     train = rows(spread(counts), len(counts))
     tested = data.draw(st.integers(0, sum(counts) - len(counts) - 1))
-    meta = data.draw(st.integers(len(counts), sum(counts) - tested))
-    if meta + tested == sum(counts):
+    clean = data.draw(st.integers(len(counts), sum(counts) - tested))
+    if clean + tested == sum(counts):
         with says("leaves no row to train on; take fewer"):
-            general(DataSet(name="d", train=train), meta, rng(seed), test_size=tested)
+            general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
         return
-    split = general(DataSet(name="d", train=train), meta, rng(seed), test_size=tested)
-    assert numbers(split.train, split.meta, split.test) == list(range(sum(counts)))
-    assert (len(split.meta), len(split.test)) == (meta, tested)
-    taken = counts_of(split.meta)
+    split = general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
+    assert numbers(split.train, split.clean, split.test) == list(range(sum(counts)))
+    assert (len(split.clean), len(split.test)) == (clean, tested)
+    taken = counts_of(split.clean)
     room = [n - t for n, t in zip(counts, counts_of(split.test), strict=True)]
     # A class may only have fewer than another (by more than one) when it gave all it had.
     assert all(n == r or n >= max(taken) - 1 for n, r in zip(taken, room, strict=True))
@@ -79,8 +79,8 @@ def test_general_is_disjoint_complete_and_as_balanced_as_can_be(data: st.DataObj
     for n, t in zip(counts, counts_of(split.test), strict=True):
         assert t <= n - 1
         assert t >= min(n - 1, math.floor(tested * n / sum(counts)))
-    again = general(DataSet(name="d", train=train), meta, rng(seed), test_size=tested)
-    assert split.meta.index.tolist() == again.meta.index.tolist()
+    again = general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
+    assert split.clean.index.tolist() == again.clean.index.tolist()
     assert split.test.index.tolist() == again.test.index.tolist()
 
 
@@ -88,7 +88,7 @@ def test_general_by_hand() -> None:
     """12 of (2 after the test, 9, 9): the small class gives all it has, the others five each."""
     data = DataSet(name="d", train=rows(spread([2, 9, 9]), 3))
     split = general(data, 12, rng(), test_size=0)
-    assert counts_of(split.meta) == [2, 5, 5]
+    assert counts_of(split.clean) == [2, 5, 5]
     assert counts_of(split.train) == [0, 4, 4]
     assert len(split.test) == 0
 
@@ -97,66 +97,66 @@ def test_extra_rows_go_to_classes_at_random() -> None:
     """Of 7 rows over 3 classes one class has three: each within 4.5 standard errors of 300 in 900."""
     data = DataSet(name="d", train=rows(spread([5, 5, 5]), 3))
     split = [general(data, 7, rng(seed), test_size=0) for seed in range(900)]
-    extra = Counter(counts_of(s.meta).index(3) for s in split)
-    assert all(sorted(counts_of(s.meta)) == [2, 2, 3] for s in split)
+    extra = Counter(counts_of(s.clean).index(3) for s in split)
+    assert all(sorted(counts_of(s.clean)) == [2, 2, 3] for s in split)
     assert max(abs(extra[c] - 300) for c in range(3)) < 4.5 * math.sqrt(900 * 1 / 3 * 2 / 3)
 
 
 def test_every_row_of_a_class_is_as_likely_to_be_clean() -> None:
     """2 of 5 rows a class in 900 draws: each row within 4.5 standard errors of 360."""
     data = DataSet(name="d", train=rows(spread([5, 5]), 2))
-    hits = Counter(i for s in range(900) for i in general(data, 4, rng(s), test_size=0).meta.index.tolist())
+    hits = Counter(i for s in range(900) for i in general(data, 4, rng(s), test_size=0).clean.index.tolist())
     assert max(abs(hits[i] - 360) for i in range(10)) < 4.5 * math.sqrt(900 * 0.4 * 0.6)
 
 
 def test_the_test_set_is_500_of_many_rows_and_a_quarter_of_few() -> None:
     many = DataSet(name="digits", train=rows(spread([178, 182, 177, 183, 181, 896]), 6))
     split = general(many, 100, rng())
-    assert (len(split.train), len(split.meta), len(split.test)) == (1197, 100, 500)
+    assert (len(split.train), len(split.clean), len(split.test)) == (1197, 100, 500)
     assert all(abs(n * 500 / 1797 - t) < 1 for n, t in zip(counts_of(many.train), counts_of(split.test), strict=True))
     few = general(DataSet(name="d", train=rows(spread([40, 60]), 2)), 10, rng())
-    assert (len(few.train), len(few.meta), len(few.test)) == (65, 10, 25)
+    assert (len(few.train), len(few.clean), len(few.test)) == (65, 10, 25)
     assert counts_of(few.test) == [10, 15]
 
 
 def test_the_datas_own_parts_are_used() -> None:
     train, test, clean = rows([0, 1] * 10, 2), rows([0, 1] * 3, 2), rows([0] * 3 + [1] * 7, 2)
-    split = general(DataSet(name="d", train=train, test=test, meta=clean), 6, rng())
+    split = general(DataSet(name="d", train=train, test=test, clean=clean), 6, rng())
     assert numbers(split.train) == numbers(train)
     assert numbers(split.test) == numbers(test)
-    assert counts_of(split.meta) == [3, 3]
+    assert counts_of(split.clean) == [3, 3]
     split = general(DataSet(name="d", train=train, test=test), 6, rng())
-    assert numbers(split.train, split.meta) == numbers(train)
+    assert numbers(split.train, split.clean) == numbers(train)
     assert numbers(split.test) == numbers(test)
-    split = general(DataSet(name="d", train=train, meta=clean), 10, rng())
+    split = general(DataSet(name="d", train=train, clean=clean), 10, rng())
     assert numbers(split.train, split.test) == numbers(train)
-    assert numbers(split.meta) == numbers(clean)
+    assert numbers(split.clean) == numbers(clean)
 
 
 def test_only_rows_with_a_known_truth_are_drawn() -> None:
     train = rows([0, 1, -1, -1] * 20, 2, given=torch.zeros(80).long())
     split = general(DataSet(name="d", train=train), 8, rng())
-    assert (len(split.meta), len(split.test)) == (8, 10)
-    assert int(split.meta.true.min()) == int(split.test.true.min()) == 0
-    assert numbers(split.train, split.meta, split.test) == list(range(80))
+    assert (len(split.clean), len(split.test)) == (8, 10)
+    assert int(split.clean.true.min()) == int(split.test.true.min()) == 0
+    assert numbers(split.train, split.clean, split.test) == list(range(80))
 
 
 def test_a_clean_part_without_truth_elsewhere_leaves_the_test_empty() -> None:
     train = rows([-1] * 20, 2, given=torch.zeros(20).long())
-    data = DataSet(name="d", train=train, meta=rows([0, 1] * 4, 2))
+    data = DataSet(name="d", train=train, clean=rows([0, 1] * 4, 2))
     split = general(data, 8, rng())
-    assert (len(split.train), len(split.meta), len(split.test)) == (20, 8, 0)
+    assert (len(split.train), len(split.clean), len(split.test)) == (20, 8, 0)
     with says("a test set of 5 rows cannot be drawn from 0 training rows with a known true label"):
         general(data, 8, rng(), test_size=5)
 
 
 def test_general_refuses_with_a_sentence() -> None:
     data = DataSet(name="d", train=rows([0, 1, 2] * 10, 3), test=rows([0, 1, 2], 3))
-    with says("a meta-set of 2 is too small for 3 classes; take 3 or more"):
+    with says("a clean set of 2 is too small for 3 classes; take 3 or more"):
         general(data, 2, rng())
-    with says("a meta-set of 31 is too large: there are 30 training rows with a known true label; take 30"):
+    with says("a clean set of 31 is too large: there are 30 training rows with a known true label; take 30"):
         general(data, 31, rng())
-    with says("d: a meta-set of 30 leaves no row to train on"):
+    with says("d: a clean set of 30 leaves no row to train on"):
         general(data, 30, rng())
     no_test = DataSet(name="d", train=data.train)
     with says("there are 23 training rows with a known true label beside a test set of 7; take 23 or fewer"):
@@ -167,12 +167,12 @@ def test_general_refuses_with_a_sentence() -> None:
         general(no_test, 3, rng(), test_size=-1)
     with says("class 'bee' is missing from the training rows with a known true label"):
         general(DataSet(name="d", train=rows([0, 2] * 9, 3)), 4, rng())
-    with says("class 'cow' is missing from the clean rows: a meta-set needs a row of every class"):
-        general(DataSet(name="d", train=data.train, meta=rows([0, 1] * 9, 3)), 4, rng())
-    with says("a meta-set of 7 is too large: there are 6 clean rows"):
-        general(DataSet(name="d", train=data.train, meta=rows([0, 1, 2] * 2, 3)), 7, rng())
+    with says("class 'cow' is missing from the clean rows: a clean set needs a row of every class"):
+        general(DataSet(name="d", train=data.train, clean=rows([0, 1] * 9, 3)), 4, rng())
+    with says("a clean set of 7 is too large: there are 6 clean rows"):
+        general(DataSet(name="d", train=data.train, clean=rows([0, 1, 2] * 2, 3)), 7, rng())
     unknown = rows([-1] * 9, 3, given=torch.zeros(9).long())
-    with says("a meta-set needs a row of each of the 3 classes, and there are 0 training rows with a known"):
+    with says("a clean set needs a row of each of the 3 classes, and there are 0 training rows with a known"):
         general(DataSet(name="d", train=unknown), 3, rng())
 
 
@@ -188,10 +188,10 @@ def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn
     chosen = (checked >= 0).nonzero()[:, 0].tolist()
     plain = general(DataSet(name="d", train=train), 2, rng(seed))
     split = general(DataSet(name="d", train=train, checked=checked), 0, rng(seed))
-    assert numbers(split.train, split.meta, split.test) == list(range(n))
-    assert sorted(split.meta.index.tolist()) == chosen
-    assert split.meta.true.tolist() == checked[split.meta.index].tolist()
-    assert split.meta.given.tolist() == train.given[split.meta.index].tolist()
+    assert numbers(split.train, split.clean, split.test) == list(range(n))
+    assert sorted(split.clean.index.tolist()) == chosen
+    assert split.clean.true.tolist() == checked[split.clean.index].tolist()
+    assert split.clean.given.tolist() == train.given[split.clean.index].tolist()
     assert set(split.test.index.tolist()) == set(plain.test.index.tolist()) - set(chosen)
     assert (split.train.true == train.true[split.train.index]).all()
 
@@ -200,15 +200,15 @@ def test_checked_rows_join_the_clean_part_that_the_data_has() -> None:
     train, own = rows([0, 1] * 10, 2), rows([0, 1, 1], 2)
     checked = torch.full((20,), -1)
     checked[5] = 0
-    data = DataSet(name="d", train=train, meta=own, test=rows([0, 1], 2), checked=checked)
+    data = DataSet(name="d", train=train, clean=own, test=rows([0, 1], 2), checked=checked)
     split = general(data, 0, rng())
     by_index = sorted(
-        zip(split.meta.x[:, 0].tolist(), split.meta.true.tolist(), split.meta.given.tolist(), strict=True)
+        zip(split.clean.x[:, 0].tolist(), split.clean.true.tolist(), split.clean.given.tolist(), strict=True)
     )
     assert by_index == [(0, 0, -1), (1, 1, -1), (2, 1, -1), (5, 0, 1)]  # nobody gave the data's own another label
     assert 5 not in split.train.index.tolist()
     assert len(split.train) == 19
-    with says("takes the meta-set from the test part, not from a file"):
+    with says("takes the clean set from the test part, not from a file"):
         paper(data, 2, rng())
 
 
@@ -217,28 +217,28 @@ def test_checked_rows_join_the_clean_part_that_the_data_has() -> None:
 
 @quick
 @given(st.integers(40, 81), st.integers(20, 40), seeds)
-def test_paper_keeps_the_training_rows_and_halves_the_test_rows(n: int, meta: int, seed: int) -> None:
+def test_paper_keeps_the_training_rows_and_halves_the_test_rows(n: int, clean: int, seed: int) -> None:
     data = DataSet(name="d", train=rows([0, 1] * 5, 2), test=rows([i % 2 for i in range(n)], 2))
-    meta = min(meta, n // 2)
-    split = paper(data, meta, rng(seed))
+    clean = min(clean, n // 2)
+    split = paper(data, clean, rng(seed))
     assert numbers(split.train) == list(range(10))
-    assert (len(split.meta), len(split.test)) == (meta, n - n // 2)
+    assert (len(split.clean), len(split.test)) == (clean, n - n // 2)
     order = torch.randperm(n, generator=rng(seed)).tolist()
-    assert split.meta.index.tolist() == order[: n // 2][:meta]
+    assert split.clean.index.tolist() == order[: n // 2][:clean]
     assert split.test.index.tolist() == order[n // 2 :]
-    assert len(set(numbers(split.meta, split.test))) == meta + n - n // 2
+    assert len(set(numbers(split.clean, split.test))) == clean + n - n // 2
 
 
 def test_paper_refuses_with_a_sentence() -> None:
     train, test = rows([0, 1] * 5, 2), rows([0, 1] * 10, 2)
-    with says("d: the paper's split takes the meta-set from the test part, and the data has none; use the"):
+    with says("d: the paper's split takes the clean set from the test part, and the data has none; use the"):
         paper(DataSet(name="d", train=train), 4, rng())
     data = DataSet(name="d", train=train, test=test)
-    with says("a meta-set of 1 is too small for 2 classes"):
+    with says("a clean set of 1 is too small for 2 classes"):
         paper(data, 1, rng())
-    with says("a meta-set of 11 is too large: there are 10 rows in half of the 20 test rows; take 10 or fewer"):
+    with says("a clean set of 11 is too large: there are 10 rows in half of the 20 test rows; take 10 or fewer"):
         paper(data, 11, rng())
-    with says("class 'bee' is missing from the meta-set drawn from the test rows"):
+    with says("class 'bee' is missing from the clean set drawn from the test rows"):
         paper(DataSet(name="d", train=train, test=rows([0] * 20, 2)), 5, rng())
 
 
@@ -246,7 +246,7 @@ def test_the_table() -> None:
     assert list(SPLITS) == ["general", "paper"]
     data = DataSet(name="d", train=rows([0, 1] * 20, 2), test=rows([0, 1] * 20, 2))
     for split in SPLITS.values():
-        assert len(split(data, 10, rng()).meta) == 10
+        assert len(split(data, 10, rng()).clean) == 10
 
 
 # --- holding out and removing labels --------------------------------------------------------------
@@ -255,15 +255,15 @@ def test_the_table() -> None:
 @quick
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=6), seeds)
 def test_hold_out_is_disjoint_complete_and_never_empties_a_class(counts: list[int], seed: int) -> None:
-    meta = rows(spread(counts), len(counts))
-    learn, select = hold_out(meta, rng(seed))
+    clean = rows(spread(counts), len(counts))
+    learn, select = hold_out(clean, rng(seed))
     assert numbers(learn, select) == list(range(sum(counts)))
     assert min(counts_of(learn)) >= 1
     assert len(select) == min(max(1, round(sum(counts) / 5)), sum(counts) - len(counts))
     # Those with one row give none, which others make up for: never less than their share rounded down.
     for n, held in zip(counts, counts_of(select), strict=True):
         assert held >= min(n - 1, math.floor(len(select) * n / sum(counts)))
-    assert hold_out(meta, rng(seed))[1].index.tolist() == select.index.tolist()
+    assert hold_out(clean, rng(seed))[1].index.tolist() == select.index.tolist()
 
 
 def test_hold_out_by_hand() -> None:

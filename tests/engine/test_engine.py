@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from metalabelnet.engine import compiled as compiled_module
+from metalabelnet.engine import compiler as compiled_module
 from metalabelnet.engine import engine as engine_module
 from metalabelnet.engine.engine import Engine, EngineFallback, _tensors, record
-from metalabelnet.engine.operators import Operators
+from metalabelnet.engine.rewrites.operators import Operators
 from metalabelnet.methods import METHODS
-from metalabelnet.train.build import build
+from metalabelnet.train.build_method import build
 from small import batches, small_problem, small_run
 
-ONE_PHASE = ("cross-entropy", "meta-only", "sce", "gce", "bootstrap", "meta-weight-net")
-RECORDABLE = [name for name, method in METHODS.items() if method.recordable]
+ONE_PHASE = ("cross-entropy", "clean-only", "sce", "gce", "bootstrap", "meta-weight-net")
+RECORDABLE = [name for name, method in METHODS.items() if method.traceable]
 
 
 def along(name: str, engine_for: object, dtype: str = "float64", tolerance: float = 1e-9, net: object = None) -> Engine:

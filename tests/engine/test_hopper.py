@@ -14,12 +14,12 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm, conv2d, conv_transpose2d, cross_entropy
 
-from metalabelnet.core.passes import forward, low_precision, precision, trainable
-from metalabelnet.core.products import Products, make_dual, unpack_dual
+from metalabelnet.core.forward_ad_cache import Products, make_dual, unpack_dual
+from metalabelnet.core.forward_pass import forward, low_precision, precision, trainable
 from metalabelnet.engine import hopper
-from metalabelnet.engine.hopper import conv3x3, grad3x3
-from metalabelnet.engine.hopper.kernels import RESERVED, SHARED, compiles, product, shared_out, source
-from metalabelnet.engine.operators import Operators
+from metalabelnet.engine.hopper import conv3x3, wgrad3x3
+from metalabelnet.engine.hopper.tiling import RESERVED, SHARED, compiles, product, shared_out, source
+from metalabelnet.engine.rewrites.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_a_plan_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, i
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_plan_for_weights_fits_the_card_and_covers_the_layer(layer: tuple[int, int, int, int], joined: bool) -> None:
     """The same for the gradient by weights; registers of three warpgroups are enough."""
-    way = grad3x3.plan(*layer, joined=joined)
+    way = wgrad3x3.plan(*layer, joined=joined)
     assert way is not None
     assert way.shared <= SHARED
     assert (layer[0] % way.rows, layer[1] % way.columns) == (0, 0)
@@ -72,7 +72,7 @@ def test_a_kernel_is_asked_for_with_as_many_numbers_as_it_has(name: str, count: 
     assert "m64n64k16" in text
     (arguments,) = re.findall(r"template <([^>]*)>\n__global__", text)
     assert len(arguments.split(",")) == count
-    plan = dataclasses.fields(conv3x3.Plan if name == "conv3x3" else grad3x3.Plan)
+    plan = dataclasses.fields(conv3x3.Plan if name == "conv3x3" else wgrad3x3.Plan)
     assert count == len(plan) + 2 * (name == "conv3x3")
 
 
@@ -100,7 +100,7 @@ def test_work_is_shared_out_evenly() -> None:
 def test_other_layers_are_left_to_the_library(layer: tuple[int, int, int, int]) -> None:
     """Sides and channels that are no multiples of eight, and more channels than there is room for."""
     assert conv3x3.plan(*layer) is None
-    assert grad3x3.plan(*layer) is None
+    assert wgrad3x3.plan(*layer) is None
 
 
 def test_no_other_convolution_is_taken() -> None:
@@ -154,7 +154,7 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes_any(x: Tensor, weight: Tensor, *around: list[int]) -> bool:
         return x.dtype == torch.bfloat16 and weight.shape[2:] == (3, 3) and all({*numbers} == {1} for numbers in around)
 
-    def weigh(way: grad3x3.Plan, _: torch.device) -> object:
+    def weigh(way: wgrad3x3.Plan, _: torch.device) -> object:
         def run(grid: tuple[int, int], threads: int, x: Tensor, grad: Tensor, other: Tensor, *rest: Any) -> None:
             numbers, parts, images = rest
             assert (grid, threads) == ((len(parts), way.blocks), 384)
@@ -176,14 +176,14 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    for module in (conv3x3, grad3x3):
+    for module in (conv3x3, wgrad3x3):
         monkeypatch.setattr(module, "of_this_kind", takes_any)
         monkeypatch.setattr(module, "_works", lambda *_: True)
         monkeypatch.setattr(module, "processors", lambda _: 132)
         monkeypatch.setattr(module, "boxes", lambda x, _: x)
     monkeypatch.setattr(conv3x3, "_kernel", _convolve)
-    monkeypatch.setattr(grad3x3, "_kernel", weigh)
-    monkeypatch.setattr(grad3x3, "_add_up", add_up)
+    monkeypatch.setattr(wgrad3x3, "_kernel", weigh)
+    monkeypatch.setattr(wgrad3x3, "_add_up", add_up)
 
 
 @pytest.mark.usefixtures("without_a_card")
@@ -403,7 +403,7 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tor
     """Random numbers on a card of this kind; kernels take all of it, or a quarter."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("a card of another kind")
-    for module in (conv3x3, grad3x3):
+    for module in (conv3x3, wgrad3x3):
         monkeypatch.setattr(module, "processors", lambda _: request.param)
     return torch.Generator("cuda").manual_seed(0)
 

@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from metalabelnet.core.products import make_dual, unpack_dual
-from metalabelnet.engine.known import Known
-from metalabelnet.engine.norms import batch_norm
-from metalabelnet.engine.operators import Operators
+from metalabelnet.core.forward_ad_cache import make_dual, unpack_dual
+from metalabelnet.engine.rewrites.batch_norm import batch_norm
+from metalabelnet.engine.rewrites.operators import Operators
+from metalabelnet.engine.tensor_facts import Known
 
 
 def draw(*shape: int) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from noisy import blobs, digits, images
 from torch import nn
 
 from metalabelnet import MetaLabelNetClassifier, NoCleanSet
 from metalabelnet.errors import InputError
-from metalabelnet.train.evaluate import calibration_error
+from metalabelnet.labels.metrics import calibration_error
+from noisy import blobs, digits, images
 
 
 def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifier:
@@ -24,7 +24,7 @@ def test_the_clean_set_helps() -> None:
     before = float((data.y == data.true).mean())
     score, right = {}, {}
     for method in ("cross-entropy", "metalabelnet"):
-        clf = quick(method, epochs=12).fit(data.X, data.y, trusted=data.trusted)
+        clf = quick(method, epochs=12).fit(data.X, data.y, clean_mask=data.clean_mask)
         score[method] = clf.score(data.X_test, data.y_test)
         right[method] = float((clf.labels_ == data.true).mean())
     assert score["metalabelnet"] > score["cross-entropy"] + 0.05
@@ -35,22 +35,22 @@ def test_the_clean_set_helps() -> None:
 def test_labels_and_suspects() -> None:
     data = blobs()
     y = data.y.copy()
-    unlabeled = np.flatnonzero(~data.trusted)[:20]
+    unlabeled = np.flatnonzero(~data.clean_mask)[:20]
     y[unlabeled] = -1
-    clf = quick().fit(data.X, y, trusted=data.trusted)
+    clf = quick().fit(data.X, y, clean_mask=data.clean_mask)
     assert clf.classes_.tolist() == [0, 1, 2]
     assert clf.labels_.shape == clf.suspects_.shape == y.shape
     assert clf.suspects_.dtype == bool
-    assert (clf.labels_[data.trusted] == data.y[data.trusted]).all()
-    assert not clf.suspects_[data.trusted | (y == -1)].any()
+    assert (clf.labels_[data.clean_mask] == data.y[data.clean_mask]).all()
+    assert not clf.suspects_[data.clean_mask | (y == -1)].any()
     assert (clf.labels_[unlabeled] == data.true[unlabeled]).mean() > 0.8
-    rest = ~data.trusted & (y != -1)
+    rest = ~data.clean_mask & (y != -1)
     wrong = data.y != data.true
     assert clf.suspects_[rest & wrong].mean() > 0.8
     assert clf.suspects_[rest & ~wrong].mean() < 0.2
     assert len(clf.history_) == clf.summary_["epochs"] == 6
     assert clf.method_ == clf.summary_["method"] == "metalabelnet"
-    assert clf.summary_["samples"] == {"train": 142, "clean": 14, "select": 4, "test": 0}
+    assert clf.summary_["samples"] == {"train": 142, "clean": 14, "validation": 4, "test": 0}
 
 
 def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
@@ -58,7 +58,7 @@ def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
     before = torch.random.get_rng_state()
     numpy_before = np.random.get_state()[1].copy()  # noqa: NPY002
     first, again, other = (
-        quick(random_state=seed).fit(data.X, data.y, trusted=data.trusted).predict_proba(data.X_test)
+        quick(random_state=seed).fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
         for seed in (3, 3, 4)
     )
     assert np.array_equal(first, again)
@@ -66,10 +66,10 @@ def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
     assert np.array_equal(numpy_before, np.random.get_state()[1])  # noqa: NPY002
     for kind in (np.random.RandomState, np.random.default_rng):
-        one, two = (quick(random_state=kind(1), epochs=2).fit(data.X, data.y, data.trusted) for _ in range(2))
+        one, two = (quick(random_state=kind(1), epochs=2).fit(data.X, data.y, data.clean_mask) for _ in range(2))
         assert np.array_equal(one.predict_proba(data.X), two.predict_proba(data.X))
     unseeded = quick(random_state=None, epochs=2)
-    assert not np.array_equal(*(unseeded.fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)))
+    assert not np.array_equal(*(unseeded.fit(data.X, data.y, data.clean_mask).predict_proba(data.X) for _ in range(2)))
 
 
 @pytest.mark.parametrize("nothing", ["", "-1", None, float("nan")])
@@ -77,12 +77,12 @@ def test_names_for_labels(nothing: Any) -> None:
     data = blobs()
     names = np.array(["ant", "bee", "cat"], dtype=object)
     y = names[data.y]
-    free = np.flatnonzero(~data.trusted)[:10]
+    free = np.flatnonzero(~data.clean_mask)[:10]
     y[free] = nothing
     numbers = data.y.copy()
     numbers[free] = -1
-    clf = quick(epochs=3).fit(data.X, y, trusted=data.trusted)
-    same = quick(epochs=3).fit(data.X, numbers, trusted=data.trusted)
+    clf = quick(epochs=3).fit(data.X, y, clean_mask=data.clean_mask)
+    same = quick(epochs=3).fit(data.X, numbers, clean_mask=data.clean_mask)
     assert clf.classes_.tolist() == ["ant", "bee", "cat"]
     assert np.array_equal(clf.predict_proba(data.X), same.predict_proba(data.X))
     assert np.array_equal(clf.labels_, names[same.labels_])
@@ -92,8 +92,8 @@ def test_names_for_labels(nothing: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_images_with_channels_first_or_last(dtype: type) -> None:
     data = images(dtype)
-    last = quick().fit(data.X, data.y, trusted=data.trusted)
-    first = quick().fit(data.X.transpose(0, 3, 1, 2), data.y, trusted=data.trusted)
+    last = quick().fit(data.X, data.y, clean_mask=data.clean_mask)
+    first = quick().fit(data.X.transpose(0, 3, 1, 2), data.y, clean_mask=data.clean_mask)
     assert last.score(data.X_test, data.y_test) > 0.8
     assert np.array_equal(last.predict_proba(data.X_test), first.predict_proba(data.X_test.transpose(0, 3, 1, 2)))
     assert np.array_equal(last.labels_, first.labels_)
@@ -107,19 +107,19 @@ def test_images_with_channels_first_or_last(dtype: type) -> None:
 
 def test_grey_images_need_no_channels() -> None:
     data = images()
-    grey = quick(epochs=2).fit(data.X[..., 0], data.y, trusted=data.trusted)
-    one = quick(epochs=2).fit(data.X[..., :1], data.y, trusted=data.trusted)
+    grey = quick(epochs=2).fit(data.X[..., 0], data.y, clean_mask=data.clean_mask)
+    one = quick(epochs=2).fit(data.X[..., :1], data.y, clean_mask=data.clean_mask)
     assert np.array_equal(grey.predict_proba(data.X_test[..., 0]), one.predict_proba(data.X_test[..., :1]))
 
 
 def test_the_scale_of_the_numbers_does_not_matter() -> None:
     data = blobs()
     scale, shift = np.array([1e6, 1e-6, 1, 1e3, 1]), np.array([1e9, 0, -3, 1e3, 1e5])
-    plain = quick(epochs=3).fit(data.X, data.y, trusted=data.trusted)
-    moved = quick(epochs=3).fit(data.X * scale + shift, data.y, trusted=data.trusted)
+    plain = quick(epochs=3).fit(data.X, data.y, clean_mask=data.clean_mask)
+    moved = quick(epochs=3).fit(data.X * scale + shift, data.y, clean_mask=data.clean_mask)
     difference = plain.predict_proba(data.X_test) - moved.predict_proba(data.X_test * scale + shift)
     assert np.abs(difference).max() < 1e-3
-    raw = quick(epochs=3, standardize=False).fit(data.X, data.y, trusted=data.trusted)
+    raw = quick(epochs=3, standardize=False).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert raw.samples_.mean is None
 
 
@@ -142,18 +142,18 @@ def test_a_module_is_copied_and_a_callable_is_called() -> None:
     data = blobs()
     net = Own(5, 3)
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
-    clf = quick(net=net, rate=0.1).fit(data.X, data.y, trusted=data.trusted)
+    clf = quick(net=net, lr=0.1).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert isinstance(clf.model_, Own)
     assert clf.score(data.X_test, data.y_test) > 0.8
     assert all(torch.equal(before[name], weight) for name, weight in net.state_dict().items())
-    made = [quick(net=make_own, rate=0.1).fit(data.X, data.y, data.trusted).predict_proba(data.X) for _ in range(2)]
+    made = [quick(net=make_own, lr=0.1).fit(data.X, data.y, data.clean_mask).predict_proba(data.X) for _ in range(2)]
     assert np.array_equal(*made)
 
 
 def test_pickled_it_predicts_the_same() -> None:
     data = blobs()
     for clf in (quick(epochs=2), quick("co-teaching", epochs=2), quick(epochs=2, net=Own(5, 3))):
-        clf.fit(data.X, data.y, trusted=data.trusted)
+        clf.fit(data.X, data.y, clean_mask=data.clean_mask)
         content = pickle.dumps(clf)
         assert data.X.astype(np.float32).tobytes()[:64] not in content  # the samples stay at home
         read = pickle.loads(content)
@@ -167,7 +167,7 @@ def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
         instead = quick().fit(data.X, data.y)
     assert caught[0].filename == __file__
     with pytest.warns(NoCleanSet, match="pencil is trained, .* a fifth of the samples, put aside"):
-        as_asked = quick("pencil").fit(data.X, data.y, trusted=np.zeros(len(data.y)))
+        as_asked = quick("pencil").fit(data.X, data.y, clean_mask=np.zeros(len(data.y)))
     assert (instead.method_, as_asked.method_) == ("gce", "pencil")
     assert (instead.summary_["unlabeled"], as_asked.summary_["unlabeled"]) == (0, 32)
     wrong = data.y != data.true
@@ -183,10 +183,10 @@ def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
 
 def test_trusted_and_unlabeled_samples_are_enough() -> None:
     data = blobs()
-    y = np.where(data.trusted, data.y, -1)
+    y = np.where(data.clean_mask, data.y, -1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        clf = quick(epochs=12).fit(data.X, y, trusted=data.trusted)
+        clf = quick(epochs=12).fit(data.X, y, clean_mask=data.clean_mask)
     assert clf.method_ == "metalabelnet"
     assert (clf.labels_ == data.true).mean() > 0.8
     assert not clf.suspects_.any()
@@ -194,24 +194,24 @@ def test_trusted_and_unlabeled_samples_are_enough() -> None:
 
 def test_one_trusted_sample_of_each_class_selects_too() -> None:
     data = blobs()
-    trusted = np.zeros(len(data.y), dtype=bool)
-    trusted[[np.flatnonzero(data.trusted & (data.y == label))[0] for label in range(3)]] = True
-    clf = quick(epochs=2).fit(data.X, data.y, trusted=trusted)
-    assert clf.summary_["samples"]["select"] == clf.summary_["samples"]["clean"] == 3
+    clean_mask = np.zeros(len(data.y), dtype=bool)
+    clean_mask[[np.flatnonzero(data.clean_mask & (data.y == label))[0] for label in range(3)]] = True
+    clf = quick(epochs=2).fit(data.X, data.y, clean_mask=clean_mask)
+    assert clf.summary_["samples"]["validation"] == clf.summary_["samples"]["clean"] == 3
 
 
 def refused(sentence: str, change: Any = None, **settings: Any) -> None:
     data = blobs()
-    given = {"X": data.X, "y": data.y, "trusted": data.trusted} | (change(data) if change else {})
+    given = {"X": data.X, "y": data.y, "clean_mask": data.clean_mask} | (change(data) if change else {})
     with pytest.raises(InputError, match=sentence):
         quick(**settings).fit(**given)
 
 
 def test_what_is_refused() -> None:
-    refused("class '2' is missing from the clean set", lambda d: {"trusted": d.trusted & (d.y != 2)})
-    refused("trusted is int64 of shape", lambda d: {"trusted": np.flatnonzero(d.trusted)})
+    refused("class '2' is missing from the clean set", lambda d: {"clean_mask": d.clean_mask & (d.y != 2)})
+    refused("trusted is int64 of shape", lambda d: {"clean_mask": np.flatnonzero(d.clean_mask)})
     refused("trusted: sample 3 has no label", lambda d: {"y": np.where(np.arange(160) == 3, -1, d.y),
-                                                         "trusted": d.trusted | (np.arange(160) == 3)})  # fmt: skip
+                                                         "clean_mask": d.clean_mask | (np.arange(160) == 3)})  # fmt: skip
     refused("no sample has a label", lambda d: {"y": np.full(160, -1)})
     refused("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
     refused("labels are of the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
@@ -220,8 +220,8 @@ def test_what_is_refused() -> None:
     refused("did you mean 'beta'", settings={"betta": 1.0})
     refused("epochs='many': give a whole number", epochs="many")
     refused("warmup 6 leaves nothing", warmup=6)
-    refused("rate_drops='never'", rate_drops="never")
-    refused("rate='fast': give a number", rate="fast")
+    refused("lr_milestones='never'", lr_milestones="never")
+    refused("rate='fast': give a number", lr="fast")
     refused("give the method's settings by name", settings=["beta"])
     refused("too large to be standardised", lambda d: {"X": d.X * 1e200})
     refused(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
@@ -237,12 +237,12 @@ def test_what_is_refused() -> None:
 
 def test_numbers_too_large_to_predict_by_are_refused() -> None:
     data = blobs()
-    clf = quick(epochs=2).fit(data.X, data.y, trusted=data.trusted)
+    clf = quick(epochs=2).fit(data.X, data.y, clean_mask=data.clean_mask)
     with pytest.raises(InputError, match=r"X has numbers up to 1e\+300, too large for single precision: scale"):
         clf.predict_proba(np.where(np.arange(5) == 2, 1e300, data.X_test))
     pictures = images()
     x = pictures.X / 255.0
-    clf = quick(epochs=2).fit(x, pictures.y, trusted=pictures.trusted)
+    clf = quick(epochs=2).fit(x, pictures.y, clean_mask=pictures.clean_mask)
     with pytest.raises(InputError, match="too large for single precision"):
         clf.predict(x[:4] * 1e300)
 
@@ -250,17 +250,17 @@ def test_numbers_too_large_to_predict_by_are_refused() -> None:
 def test_a_mask_with_gaps_is_refused() -> None:
     pandas = pytest.importorskip("pandas")
     data = blobs()
-    mask = pandas.array(data.trusted, dtype="boolean")
+    mask = pandas.array(data.clean_mask, dtype="boolean")
     mask[3] = pandas.NA
     with pytest.raises(InputError, match="trusted has gaps"):
-        quick().fit(data.X, data.y, trusted=mask)
+        quick().fit(data.X, data.y, clean_mask=mask)
 
 
 def test_numbers_beside_gaps() -> None:
     """As pandas holds whole numbers with missing ones, in numpy with NaN or None."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
-    gaps = ~data.trusted & (np.arange(len(data.y)) % 9 == 0)
+    gaps = ~data.clean_mask & (np.arange(len(data.y)) % 9 == 0)
     series = pandas.Series(data.y, dtype="Int64")
     series[gaps] = pandas.NA
     marked = np.where(gaps, -1, data.y)
@@ -271,7 +271,7 @@ def test_numbers_beside_gaps() -> None:
         np.where(gaps, None, data.y),
         np.where(gaps, None, data.y.astype(float)),
     )
-    first, *others = (quick(epochs=3).fit(data.X, y, trusted=data.trusted) for y in ways)
+    first, *others = (quick(epochs=3).fit(data.X, y, clean_mask=data.clean_mask) for y in ways)
     for y, other in zip(ways[1:], others, strict=True):
         assert other.classes_.tolist() == [0, 1, 2]
         assert other.score(data.X, y) == first.score(data.X, marked)
@@ -283,26 +283,26 @@ def test_booleans_beside_gaps() -> None:
     """As pandas holds them: classes are False and True, and a gap is no label."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
-    gaps = ~data.trusted & (np.arange(len(data.y)) % 9 == 0)
+    gaps = ~data.clean_mask & (np.arange(len(data.y)) % 9 == 0)
     right = data.y == 0
     series = pandas.Series(right, dtype="boolean")
     series[gaps] = pandas.NA
-    plain = quick(epochs=3).fit(data.X, np.where(gaps, None, right), trusted=data.trusted)
+    plain = quick(epochs=3).fit(data.X, np.where(gaps, None, right), clean_mask=data.clean_mask)
     for y in (series, series.array):
-        clf = quick(epochs=3).fit(data.X, y, trusted=data.trusted)
+        clf = quick(epochs=3).fit(data.X, y, clean_mask=data.clean_mask)
         assert clf.classes_.tolist() == [False, True]
         assert clf.classes_.dtype == clf.predict(data.X).dtype == clf.labels_.dtype == bool
         assert np.array_equal(clf.labels_, plain.labels_)
         assert not clf.suspects_[gaps].any()
         assert clf.score(data.X, y) == clf.score(data.X[~gaps], right[~gaps])
-    whole = quick(epochs=3).fit(data.X, pandas.Series(right, dtype="boolean"), trusted=data.trusted)
+    whole = quick(epochs=3).fit(data.X, pandas.Series(right, dtype="boolean"), clean_mask=data.clean_mask)
     assert whole.classes_.dtype == bool
 
 
 def test_probabilities_are_calibrated_on_the_clean_samples() -> None:
     """MetaLabelNet's soft labels leave its network unsure of what it knows; 100 clean samples tell."""
     data = digits()
-    clf = quick(epochs=8).fit(data.X, data.y, trusted=data.trusted)
+    clf = quick(epochs=8).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert clf.temperature_ == clf.summary_["temperature"] != 1
     said, true = torch.tensor(clf.predict_proba(data.X_test)), torch.tensor(data.y_test)
     raw = (said.log() * clf.temperature_).softmax(1)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from noisy import blobs
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
@@ -13,42 +12,47 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from metalabelnet import MetaLabelNetClassifier
+from noisy import blobs
 
 
 def quick(**changes: Any) -> MetaLabelNetClassifier:
     return MetaLabelNetClassifier(**{"epochs": 4, "random_state": 0, "device": "cpu", **changes})
 
 
-def folds(trusted: np.ndarray, y: np.ndarray) -> list[Any]:
+def folds(clean_mask: np.ndarray, y: np.ndarray) -> list[Any]:
     """Every fold with its share of the trusted rows of every class."""
-    return list(StratifiedKFold(2, shuffle=True, random_state=0).split(y, 2 * y + trusted))
+    return list(StratifiedKFold(2, shuffle=True, random_state=0).split(y, 2 * y + clean_mask))
 
 
 def test_in_a_pipeline() -> None:
     data = blobs()
-    plain = quick().fit(data.X, data.y, trusted=data.trusted).predict_proba(data.X_test)
-    pipe = make_pipeline(StandardScaler(), quick()).fit(data.X, data.y, metalabelnetclassifier__trusted=data.trusted)
+    plain = quick().fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
+    pipe = make_pipeline(StandardScaler(), quick()).fit(data.X, data.y, metalabelnetclassifier__trusted=data.clean_mask)
     assert np.abs(pipe.predict_proba(data.X_test) - plain).max() < 1e-3
     with config_context(enable_metadata_routing=True):
-        routed = make_pipeline(StandardScaler(), quick().set_fit_request(trusted=True))
-        routed.fit(data.X, data.y, trusted=data.trusted)
+        routed = make_pipeline(StandardScaler(), quick().set_fit_request(clean_mask=True))
+        routed.fit(data.X, data.y, clean_mask=data.clean_mask)
         assert np.array_equal(routed.predict_proba(data.X_test), pipe.predict_proba(data.X_test))
 
 
 def test_cross_validation_routes_the_trusted_rows() -> None:
     data = blobs()
-    cv = folds(data.trusted, data.y)
+    cv = folds(data.clean_mask, data.y)
     with config_context(enable_metadata_routing=True):
-        clf = quick().set_fit_request(trusted=True)
-        scores = cross_val_score(clf, data.X, data.y, cv=cv, params={"trusted": data.trusted}, error_score="raise")
-    by_hand = [quick().fit(data.X[a], data.y[a], trusted=data.trusted[a]).score(data.X[b], data.y[b]) for a, b in cv]
+        clf = quick().set_fit_request(clean_mask=True)
+        scores = cross_val_score(
+            clf, data.X, data.y, cv=cv, params={"clean_mask": data.clean_mask}, error_score="raise"
+        )
+    by_hand = [
+        quick().fit(data.X[a], data.y[a], clean_mask=data.clean_mask[a]).score(data.X[b], data.y[b]) for a, b in cv
+    ]
     assert scores.tolist() == by_hand
     assert scores.min() > 0.55  # of labels 30 % of which are wrong
 
 
 def test_samples_without_a_label_do_not_count_as_wrong() -> None:
     data = blobs()
-    clf = quick().fit(data.X, data.y, trusted=data.trusted)
+    clf = quick().fit(data.X, data.y, clean_mask=data.clean_mask)
     y, weight = data.y_test.copy(), np.arange(len(data.y_test))
     y[::3] = -1
     known = y != -1
@@ -63,15 +67,17 @@ def test_samples_without_a_label_do_not_count_as_wrong() -> None:
     with pytest.raises(ValueError, match="some must have one to score by"):
         clf.score(data.X_test, np.full(len(y), -1))
     noisy = data.y.copy()
-    noisy[np.flatnonzero(~data.trusted)[::4]] = -1
-    cv = folds(data.trusted, data.true)
+    noisy[np.flatnonzero(~data.clean_mask)[::4]] = -1
+    cv = folds(data.clean_mask, data.true)
     with config_context(enable_metadata_routing=True):
-        routed = quick().set_fit_request(trusted=True)
-        scores = cross_val_score(routed, data.X, noisy, cv=cv, params={"trusted": data.trusted}, error_score="raise")
+        routed = quick().set_fit_request(clean_mask=True)
+        scores = cross_val_score(
+            routed, data.X, noisy, cv=cv, params={"clean_mask": data.clean_mask}, error_score="raise"
+        )
     by_hand = []
     for a, b in cv:
         b = b[noisy[b] != -1]
-        by_hand.append(quick().fit(data.X[a], noisy[a], trusted=data.trusted[a]).score(data.X[b], noisy[b]))
+        by_hand.append(quick().fit(data.X[a], noisy[a], clean_mask=data.clean_mask[a]).score(data.X[b], noisy[b]))
     assert scores.tolist() == by_hand
 
 
@@ -82,9 +88,9 @@ def test_a_grid_of_methods_and_their_settings() -> None:
         {"method": ["gce", "fine-tune"]},
     ]
     with config_context(enable_metadata_routing=True):
-        clf = quick().set_fit_request(trusted=True)
-        search = GridSearchCV(clf, grid, cv=folds(data.trusted, data.y), error_score="raise")
-        search.fit(data.X, data.y, trusted=data.trusted)
+        clf = quick().set_fit_request(clean_mask=True)
+        search = GridSearchCV(clf, grid, cv=folds(data.clean_mask, data.y), error_score="raise")
+        search.fit(data.X, data.y, clean_mask=data.clean_mask)
     assert len(search.cv_results_["params"]) == 4
     assert search.best_estimator_.method_ == search.best_params_["method"]
     assert search.best_estimator_.score(data.X_test, data.y_test) > 0.8
@@ -93,10 +99,10 @@ def test_a_grid_of_methods_and_their_settings() -> None:
 def test_cloned_it_is_untrained_and_alike() -> None:
     data = blobs()
     clf = quick(settings={"beta": 0.001}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
-    clf.fit(data.X, data.y, trusted=data.trusted)
+    clf.fit(data.X, data.y, clean_mask=data.clean_mask)
     other = clone(clf)
     assert not hasattr(other, "model_")
-    other.fit(data.X, data.y, trusted=data.trusted)
+    other.fit(data.X, data.y, clean_mask=data.clean_mask)
     assert np.array_equal(clf.predict_proba(data.X), other.predict_proba(data.X))
 
 
@@ -105,8 +111,8 @@ def test_tables_of_pandas() -> None:
     data = blobs()
     X = pandas.DataFrame(data.X, columns=list("abcde"))
     y = pandas.Series(np.array(["x", "y", "z"])[data.y]).astype("string")
-    y[np.flatnonzero(~data.trusted)[:3]] = pandas.NA
-    clf = quick(epochs=2).fit(X, y, trusted=pandas.Series(data.trusted))
+    y[np.flatnonzero(~data.clean_mask)[:3]] = pandas.NA
+    clf = quick(epochs=2).fit(X, y, clean_mask=pandas.Series(data.clean_mask))
     assert clf.feature_names_in_.tolist() == list("abcde")
     assert set(clf.predict(X)) <= {"x", "y", "z"}
     assert len(clf.classes_) == 3

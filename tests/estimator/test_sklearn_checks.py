@@ -14,8 +14,8 @@ MINUS_ONE = {"check_classifiers_classes": "it takes -1 and 1 for classes, and -1
 class Trusting(MetaLabelNetClassifier):
     """Trusts all labels, so that the checks run MetaLabelNet itself."""
 
-    def fit(self, X: Any, y: Any, trusted: Any = None) -> "Trusting":
-        return super().fit(X, y, trusted=None if y is None else np.ones(len(np.asarray(y)), dtype=bool))
+    def fit(self, X: Any, y: Any, clean_mask: Any = None) -> "Trusting":
+        return super().fit(X, y, clean_mask=None if y is None else np.ones(len(np.asarray(y)), dtype=bool))
 
 
 @pytest.mark.filterwarnings("ignore::metalabelnet.NoCleanSet")

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.data.batches import Batch
+from metalabelnet.data.problem import Problem
 from metalabelnet.methods.co_teaching import remembered, small_loss
 from metalabelnet.train.loop import train
-from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 from small import Walk, blobs, small_problem, small_run
 
@@ -81,7 +81,7 @@ def test_each_network_learns_from_the_others_choice_alone() -> None:
     for mine, others, theta in zip(losses, losses[::-1], thetas, strict=True):
         loss = sum(mine[i] for i in others.argsort()[:6].tolist()) / 6
         d = torch.autograd.grad(loss, list(theta.values()))
-        expected.append([w.detach() - method.rate_at(11) * dw for w, dw in zip(theta.values(), d, strict=True)])
+        expected.append([w.detach() - method.lr_at(11) * dw for w, dw in zip(theta.values(), d, strict=True)])
     assert set(losses[0].argsort()[:6].tolist()) != set(losses[1].argsort()[:6].tolist())
     loss = method.step(batch)
     kept = [mine[others.argsort()[:6]].mean() for mine, others in zip(losses, losses[::-1], strict=True)]
@@ -136,8 +136,8 @@ def test_elsewhere_it_is_estimated_in_a_stage_before() -> None:
     walk.go(1)
     assert 0 <= float(walk.method.found.noise_rate) < 0.67
     assert "half0" not in walk.method.parts()
-    drops = Walk(small_run("co-teaching", epochs=12, rate_drops=(3,)), small_problem()).method
-    assert [drops.rate_at(e) for e in (4, 5)] == pytest.approx([0.05, 0.005])
+    drops = Walk(small_run("co-teaching", epochs=12, lr_milestones=(3,)), small_problem()).method
+    assert [drops.lr_at(e) for e in (4, 5)] == pytest.approx([0.05, 0.005])
 
 
 @pytest.mark.parametrize("after", [4, 7, 8, 9, 30])
@@ -159,7 +159,7 @@ def test_with_the_true_rate_it_beats_cross_entropy() -> None:
     gains = []
     for seed in range(5):
         common = {"data": "digits", "noise": "uniform:0.4", "seed": seed, "device": "cpu", "epochs": 12}
-        common |= {"rate_drops": (4, 8)}
+        common |= {"lr_milestones": (4, 8)}
         ours = train(Run(**common, method="co-teaching", settings={"noise_rate": 0.4})).summary
         plain = train(Run(**common, method="cross-entropy")).summary
         gains.append(ours["test_accuracy_last"] - plain["test_accuracy_last"])

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.core.passes import predict
+from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
+from metalabelnet.labels.metrics import logits_of, scored
 from metalabelnet.methods import METHODS
-from metalabelnet.train.build import build
-from metalabelnet.train.evaluate import logits_of, scored
+from metalabelnet.train.build_method import build
 from small import QUICK, VARIANTS, Walk, blobs, small_problem, small_run
 
 NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.transition import anchor
+from metalabelnet.core.transition_matrix import anchor
+from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods.forward import ForwardSettings, forward_cross_entropy
-from metalabelnet.train.build import build
+from metalabelnet.train.build_method import build
 from metalabelnet.train.loop import train
-from metalabelnet.train.prepare import Problem
 from metalabelnet.train.settings import Run
 from small import Walk, small_problem, small_run
 
@@ -113,9 +113,9 @@ def test_the_first_stage_is_the_cross_entropy_run_and_the_second_starts_anew() -
     torch.testing.assert_close(walk.method.found.T, anchor(p))
     first, second = walk.losses[0], walk.losses[16]
     assert second > 0.5 * first  # a new network knows nothing yet
-    assert [walk.method.rate_at(e) for e in (0, 4)] == [0.05, 0.05]
-    assert Walk(forward_run(rate_drops=(2,)), small_problem()).method.rate_at(5) == 0.05
-    assert Walk(forward_run(rate_drops=(2,)), small_problem()).method.rate_at(6) == pytest.approx(0.005)
+    assert [walk.method.lr_at(e) for e in (0, 4)] == [0.05, 0.05]
+    assert Walk(forward_run(lr_milestones=(2,)), small_problem()).method.lr_at(5) == 0.05
+    assert Walk(forward_run(lr_milestones=(2,)), small_problem()).method.lr_at(6) == pytest.approx(0.005)
 
 
 def test_a_given_matrix_needs_no_first_stage_and_the_identity_is_cross_entropy(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_with_the_true_matrix_it_beats_cross_entropy(tmp_path: Path) -> None:
     gains = []
     for seed in range(5):
         common = {"data": "digits", "noise": f"matrix:{path}", "seed": seed, "device": "cpu", "epochs": 10}
-        common |= {"rate_drops": (4, 8)}
+        common |= {"lr_milestones": (4, 8)}
         ours = train(Run(**common, method="forward", settings={"transition": path})).summary
         plain = train(Run(**common, method="cross-entropy")).summary
         gains.append(ours["test_accuracy_last"] - plain["test_accuracy_last"])

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.errors import InputError
+from metalabelnet.labels.metrics import logits_of
 from metalabelnet.methods.joint_optimization import (
     JointOptimization,
     JointOptimizationSettings,
@@ -18,7 +19,6 @@ from metalabelnet.methods.joint_optimization import (
     prior_loss,
     soft_cross_entropy,
 )
-from metalabelnet.train.evaluate import logits_of
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.settings import recipe
 from small import Walk, small_problem, small_run
@@ -163,7 +163,7 @@ def test_the_second_stage_trains_a_new_network_at_the_first_rate() -> None:
     assert walk.method.net is not first
     assert walk.method.sgd is not sgd
     assert all(torch.equal(w, new[k]) for k, w in walk.method.task.make_net(1).state_dict().items())
-    assert walk.method.sgd.rate == 0.05
+    assert walk.method.sgd.lr == 0.05
     walk.method.begin_epoch(6)  # as after a resume
     assert all(torch.equal(w, new[k]) for k, w in walk.method.net.state_dict().items())
 
@@ -203,13 +203,13 @@ def test_the_prior_is_uniform_or_counted_from_the_given_labels() -> None:
 
 
 def test_stages_and_rates_of_both_recipes() -> None:
-    common = Walk(small_run(NAME, epochs=120, rate=0.01, rate_drops=(40, 80)), small_problem()).method
+    common = Walk(small_run(NAME, epochs=120, lr=0.01, lr_milestones=(40, 80)), small_problem()).method
     assert (common.epochs, common.update_from, common.window, common.candidates_from) == (240, 42, 10, 120)
-    rates = [common.rate_at(e) for e in (0, 40, 80, 119, 120, 160, 239)]
+    rates = [common.lr_at(e) for e in (0, 40, 80, 119, 120, 160, 239)]
     assert rates == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4, 1e-2, 1e-3, 1e-4])
     own = Walk(recipe("digits", method=NAME, preset="own", device="cpu", dtype="float64"), small_problem()).method
     assert (own.epochs, own.update_from, own.window, own.candidates_from) == (320, 70, 10, 200)
-    rates = [own.rate_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
+    rates = [own.lr_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
     assert rates == pytest.approx([0.08, 0.08, 0.2, 0.2, 0.02, 0.002, 0.002])
 
 
@@ -221,7 +221,7 @@ def test_an_update_that_never_comes_is_refused() -> None:
 def test_labels_get_better_on_digits() -> None:
     """From 60 % right labels to well over 80, in the first stage alone."""
     pytest.importorskip("sklearn")
-    fields = {"noise": "uniform:0.4", "epochs": 8, "rate_drops": (), "dtype": "float64", "device": "cpu"}
+    fields = {"noise": "uniform:0.4", "epochs": 8, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
     run = recipe("digits", method=NAME, settings={"retrain": 1}, **fields)
     walk = Walk(run, prepare(run))
     true = walk.problem.train.true

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import MetaGradient
-from metalabelnet.core.passes import forward, trainable
-from metalabelnet.core.weightnet import WeightNet
+from metalabelnet.core.meta_gradient import MetaGradient
+from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.meta_weight_net import MetaWeightNet, weighted_loss
@@ -101,9 +101,9 @@ def test_weight_net_is_1_100_1_and_starts_within_its_bounds_from_the_generator_a
     assert ((weights > 0) & (weights < 1)).all()
 
 
-def meta_gradient(engine: str, method: MetaWeightNet, batch: Batch, rate: float) -> list[Tensor]:
+def meta_gradient(differentiation: str, method: MetaWeightNet, batch: Batch, lr: float) -> list[Tensor]:
     theta = trainable(method.net)
-    return MetaGradient(engine)(
+    return MetaGradient(differentiation)(
         theta=theta,
         phi=list(method.weight_net.parameters()),
         logits=forward(method.net, batch.x, theta, seed=1, update_statistics=False),
@@ -112,20 +112,20 @@ def meta_gradient(engine: str, method: MetaWeightNet, batch: Batch, rate: float)
         meta_loss=lambda t: cross_entropy(
             forward(method.net, batch.clean_x, t, seed=2, update_statistics=False), batch.clean_y
         ).mean(),
-        inner_step=rate,
+        inner_step=lr,
     )
 
 
-def look_ahead(method: MetaWeightNet, batch: Batch, rate: float) -> dict[str, Tensor]:
+def look_ahead(method: MetaWeightNet, batch: Batch, lr: float) -> dict[str, Tensor]:
     """θ̂ with a graph to the weight net."""
     theta = trainable(method.net)
     l = cross_entropy(forward(method.net, batch.x, theta, seed=1, update_statistics=False), batch.given)
     d = torch.autograd.grad((method.weight_net(l.detach()) * l).mean(), list(theta.values()), create_graph=True)
-    return {k: w - rate * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
+    return {k: w - lr * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
 
 
-def by_definition(method: MetaWeightNet, batch: Batch, rate: float) -> tuple[Tensor, ...]:
-    z_m = forward(method.net, batch.clean_x, look_ahead(method, batch, rate), seed=2, update_statistics=False)
+def by_definition(method: MetaWeightNet, batch: Batch, lr: float) -> tuple[Tensor, ...]:
+    z_m = forward(method.net, batch.clean_x, look_ahead(method, batch, lr), seed=2, update_statistics=False)
     return torch.autograd.grad(cross_entropy(z_m, batch.clean_y).mean(), list(method.weight_net.parameters()))
 
 
@@ -135,8 +135,8 @@ def test_exact_equals_double_backward_and_the_definition() -> None:
     assert method.net.training
     truth = torch.cat([d.flatten() for d in by_definition(method, batch, 0.05)])
     assert truth.norm() > 1e-6
-    for engine in ("exact", "double-backward"):
-        answer = torch.cat([d.flatten() for d in meta_gradient(engine, method, batch, 0.05)])
+    for differentiation in ("exact", "double-backward"):
+        answer = torch.cat([d.flatten() for d in meta_gradient(differentiation, method, batch, 0.05)])
         assert float((answer - truth).norm() / truth.norm()) < 1e-10
 
 
@@ -158,13 +158,13 @@ def test_the_meta_gradient_weighs_how_the_losses_would_change() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize(("steps", "rate"), [(9, 0.05), (17, 0.005)])
-def test_a_step_equals_the_algorithm_written_out(steps: int, rate: float) -> None:
+@pytest.mark.parametrize(("steps", "lr"), [(9, 0.05), (17, 0.005)])
+def test_a_step_equals_the_algorithm_written_out(steps: int, lr: float) -> None:
     """Before and after the rate drops: the look-ahead has the rate of the epoch."""
     method, batch = under_way(steps)
     other = copy.deepcopy(method)
     other.sgd.zero_grad()
-    z_m = forward(other.net, batch.clean_x, look_ahead(other, batch, rate), seed=2, update_statistics=False)
+    z_m = forward(other.net, batch.clean_x, look_ahead(other, batch, lr), seed=2, update_statistics=False)
     other.adam.zero_grad()
     cross_entropy(z_m, batch.clean_y).mean().backward(inputs=list(other.weight_net.parameters()))
     other.adam.step()
@@ -181,7 +181,7 @@ def test_a_step_equals_the_algorithm_written_out(steps: int, rate: float) -> Non
 
 @pytest.mark.parametrize(("updates", "passes"), [(False, 1), (True, 2)])
 def test_running_statistics_follow_the_clean_batch_only_if_asked(updates: bool, passes: int) -> None:
-    method, batch = under_way(meta_updates_statistics=updates)
+    method, batch = under_way(clean_updates_statistics=updates)
     before = int(method.net[1].num_batches_tracked)
     method.step(batch)
     assert int(method.net[1].num_batches_tracked) == before + passes
@@ -189,8 +189,8 @@ def test_running_statistics_follow_the_clean_batch_only_if_asked(updates: bool, 
 
 def test_settings_are_the_authors_and_refuse_an_empty_net() -> None:
     method, _ = under_way()
-    assert (method.adam.rate, method.adam.weight_decay) == (1e-3, 1e-4)
+    assert (method.adam.lr, method.adam.weight_decay) == (1e-3, 1e-4)
     run = recipe("digits", method="meta-weight-net", preset="own")
-    assert (run.epochs, run.rate, run.rate_drops, run.batch_size) == (40, 0.1, (36, 38), 100)
+    assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (40, 0.1, (36, 38), 100)
     with pytest.raises(InputError, match="hidden=0"):
         recipe("digits", method="meta-weight-net", settings={"hidden": "0"})

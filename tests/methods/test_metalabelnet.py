@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.errors import InputError
-from metalabelnet.train.build import build
+from metalabelnet.train.build_method import build
 from small import Walk, small_problem, small_run
 
 
@@ -56,18 +56,18 @@ def test_label_net_has_the_papers_optimizer() -> None:
     walk = Walk(small_run("metalabelnet"), small_problem()).go(9)
     adam = walk.method.phase2.adam
     assert isinstance(adam, Adam)
-    assert adam.rate == 1e-2
+    assert adam.lr == 1e-2
     assert adam.weight_decay == 1e-4
     walk = Walk(small_run("metalabelnet", settings={"beta": "1e-3"}), small_problem()).go(9)
-    assert walk.method.phase2.adam.rate == 1e-3
+    assert walk.method.phase2.adam.lr == 1e-3
 
 
 def test_rates_drop_as_scheduled() -> None:
-    walk = Walk(small_run("metalabelnet", rate_drops=(2, 4)), small_problem())
+    walk = Walk(small_run("metalabelnet", lr_milestones=(2, 4)), small_problem())
     rates = []
     for epoch in range(6):
         walk.method.begin_epoch(epoch)
-        rates.append(float(walk.method.sgd.rate))
+        rates.append(float(walk.method.sgd.lr))
     assert rates == pytest.approx([0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005])
 
 

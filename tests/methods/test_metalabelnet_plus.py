@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.passes import predict, trainable
+from metalabelnet.core.forward_pass import predict, trainable
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.train.build import build
+from metalabelnet.train.build_method import build
 from small import Walk, small_problem, small_run
 
 OFF: dict[str, Any] = {
     "clean_weight": 0.0,
     "warmup_share": 1.0,
-    "average": 0.0,
+    "ema": 0.0,
     "features": "warm-up",
     "prior": 0.0,
     "given": 0.0,
     "handover": 0.0,
     "consistency": 0.0,
     "step3": "paper",
-    "rates": "schedule",
+    "lr_schedule": "milestones",
 }
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -71,10 +71,10 @@ def naive_evidence(method: Any, batch: Any) -> tuple[Tensor, Tensor]:
     """What the label net reads, and what is added to its logits."""
     s = method.settings
     v, evidence = method.phase2.g(batch.x), torch.zeros(len(batch.x), 3, dtype=torch.float64)
-    if method.average is not None:
-        evidence = evidence + s.prior * predict(method.average.net, batch.x).log_softmax(1)
-    if s.features == "average":
-        v = predict(torch.nn.Sequential(*list(method.average.net)[:-1]), batch.x)
+    if method.ema is not None:
+        evidence = evidence + s.prior * predict(method.ema.net, batch.x).log_softmax(1)
+    if s.features == "ema":
+        v = predict(torch.nn.Sequential(*list(method.ema.net)[:-1]), batch.x)
     if method.noise is not None:
         for row, y in enumerate(batch.given.tolist()):
             if y >= 0:
@@ -125,7 +125,7 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
     sgd, new = method.sgd, {}
     for (name, w), d, clean, b in zip(theta.items(), by_soft, g, sgd.buffers, strict=True):
         moved = sgd.momentum * b + d + s.clean_weight * clean + sgd.weight_decay * w
-        new[name] = (w - sgd.rate * moved).detach()
+        new[name] = (w - sgd.lr * moved).detach()
     return new, new_phi
 
 
@@ -134,10 +134,10 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
     [
         {**OFF, "loss_scale": "sum"},
         {**OFF, "loss_scale": "sum", "clean_weight": 0.5},
-        {**OFF, "loss_scale": "sum", "features": "average", "average": 0.9},
+        {**OFF, "loss_scale": "sum", "features": "ema", "ema": 0.9},
         {**OFF, "loss_scale": "sum", "prior": 0.7},
         {**OFF, "loss_scale": "sum", "given": 0.6},
-        {**OFF, "loss_scale": "sum", "handover": 0.5, "average": 0.9},
+        {**OFF, "loss_scale": "sum", "handover": 0.5, "ema": 0.9},
         {**OFF, "loss_scale": "sum", "consistency": 0.8},
         {**OFF, "step3": "cross-entropy"},
         {},
@@ -179,9 +179,9 @@ def test_the_network_s_own_doubt_is_taken_out_of_it_if_asked_for(monkeypatch: py
         asked.update(T=T, expected=expected, true=true)
         return torch.eye(3, dtype=T.dtype)
 
-    monkeypatch.setattr(plus, "without_doubt", instead)
+    monkeypatch.setattr(plus, "deconfounded", instead)
     plain, one = (
-        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).go(3) for matrix in ("expected", "without-doubt")
+        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).go(3) for matrix in ("expected", "deconfounded")
     )
     for each in (plain, one):
         each.method.begin_epoch(1)
@@ -208,31 +208,31 @@ def test_a_given_label_that_says_nothing_changes_nothing() -> None:
 def test_the_average_is_what_predicts() -> None:
     one = walk().go()
     x = to_input(one.problem.test.x, torch.float64)
-    assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.average.net, x))
-    assert not torch.equal(predict(one.method.net, x), predict(one.method.average.net, x))
+    assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.ema.net, x))
+    assert not torch.equal(predict(one.method.net, x), predict(one.method.ema.net, x))
 
 
 def test_the_average_goes_over_warm_up_too_and_phase_2_begins_from_it() -> None:
     one = walk(warmup_share=1.0, handover=0.0)
-    average = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
+    ema = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
     for t in range(1, 1 + one.method.warmup * one.batches.steps(labeled_only=True)):
         one.go(1)
         keep = min(0.999, (1 + t) / (10 + t))
         ended = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
-        average = {name: keep * average[name] + (1 - keep) * weight for name, weight in ended.items()}
+        ema = {name: keep * ema[name] + (1 - keep) * weight for name, weight in ended.items()}
     assert one.method.phase2 is None
     one.method.begin_epoch(one.method.warmup)
     for name, weight in trainable(one.method.net).items():
-        torch.testing.assert_close(weight.detach(), average[name])
+        torch.testing.assert_close(weight.detach(), ema[name])
         assert not torch.allclose(weight.detach(), ended[name])
 
 
 def test_phase_2_begins_with_statistics_that_are_measured() -> None:
     """After a few steps the running ones still remember where they began."""
     one = walk(warmup_share=0.5).go(3)
-    lagging = {name: b.clone() for name, b in one.method.average.net.named_buffers() if "running_mean" in name}
+    lagging = {name: b.clone() for name, b in one.method.ema.net.named_buffers() if "running_mean" in name}
     one.method.begin_epoch(1)
-    net, x = one.method.average.net, to_input(one.problem.train.x, torch.float64)
+    net, x = one.method.ema.net, to_input(one.problem.train.x, torch.float64)
     name = next(iter(lagging))
     at = next(place for place, layer in enumerate(net) if isinstance(layer, torch.nn.BatchNorm2d))
     seen = predict(torch.nn.Sequential(*list(net)[:at]), x)
@@ -245,28 +245,28 @@ def test_phase_2_begins_with_statistics_that_are_measured() -> None:
 
 
 def test_the_rate_falls_along_a_cosine_after_warm_up() -> None:
-    method = Walk(small_run("metalabelnet-plus", epochs=60, warmup=22, rate_drops=(20, 40)), small_problem()).method
-    rate = method.task.schedule.rate
-    assert [method.rate_at(epoch) for epoch in (0, 7)] == [rate, rate]
+    method = Walk(small_run("metalabelnet-plus", epochs=60, warmup=22, lr_milestones=(20, 40)), small_problem()).method
+    lr = method.task.schedule.lr
+    assert [method.lr_at(epoch) for epoch in (0, 7)] == [lr, lr]
     for epoch, share in ((8, 0.9567727), (20, 0.75), (30, 0.5), (40, 0.25), (59, 0.0006852)):
-        assert method.rate_at(epoch) == pytest.approx(4 * rate * share, rel=1e-4)
-    own = {"rates": "schedule"}
-    drops = small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22, rate_drops=(20, 40))
-    assert Walk(drops, small_problem()).method.rate_at(20) == pytest.approx(rate / 10)
+        assert method.lr_at(epoch) == pytest.approx(4 * lr * share, rel=1e-4)
+    own = {"lr_schedule": "milestones"}
+    drops = small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22, lr_milestones=(20, 40))
+    assert Walk(drops, small_problem()).method.lr_at(20) == pytest.approx(lr / 10)
 
 
 def test_the_result_is_an_epoch_of_the_last_third() -> None:
     for epochs, warmup, first in ((60, 22, 40), (2, 1, 1), (4, 3, 2), (3, 2, 2), (10, 0, 6)):
         method = Walk(small_run("metalabelnet-plus", epochs=epochs, warmup=warmup), small_problem()).method
         assert (method.candidates_from, method.candidates_from < epochs) == (first, True)
-    own = {"rates": "schedule"}
+    own = {"lr_schedule": "milestones"}
     method = Walk(small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22), small_problem()).method
     assert method.candidates_from == method.warmup == 8
 
 
 def test_a_rate_of_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="rate_scale=0 leaves nothing to learn with"):
-        small_run("metalabelnet-plus", settings={"rate_scale": 0.0})
+    with pytest.raises(InputError, match="lr_scale=0 leaves nothing to learn with"):
+        small_run("metalabelnet-plus", settings={"lr_scale": 0.0})
 
 
 def test_tables_and_numbers_have_no_strong_view_and_do_without() -> None:
@@ -301,7 +301,7 @@ def test_warm_up_takes_its_share() -> None:
         assert method.labeled_only(taken) is False
 
 
-@pytest.mark.parametrize("name", ["warmup_share", "average", "handover"])
+@pytest.mark.parametrize("name", ["warmup_share", "ema", "handover"])
 def test_a_share_is_a_share(name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
         small_run("metalabelnet-plus", settings={name: 1.5})
@@ -313,7 +313,7 @@ def test_the_clean_samples_fit_the_last_layer_anew_where_phase_2_begins() -> Non
         each.method.begin_epoch(each.method.warmup)
     method, x = one.method, one.problem.clean.x
     head = method.net.get_submodule(method.head)
-    assert torch.equal(head.weight, method.average.net.get_submodule(method.head).weight)
+    assert torch.equal(head.weight, method.ema.net.get_submodule(method.head).weight)
     fitted, before = (
         float(functional.cross_entropy(predict(each.method.net, to_input(x, torch.float64)), one.problem.clean.true))
         for each in (one, other)
@@ -329,7 +329,7 @@ def test_soft_labels_are_handed_over_from_what_was_known_at_first() -> None:
     x, given = to_input(rows.x[index], torch.float64), rows.given[index]
     method.begin_epoch(first)
     log_r = predict(method.net, x).log_softmax(1)
-    _, q = method.average.ask(x)
+    _, q = method.ema.ask(x)
     s, log_t = method.settings, method.noise.get_buffer("T").clamp_min(1e-6).log()
     own = s.prior * q.log_softmax(1) + s.given * log_t.T[given]
     for epoch in range(first, method.epochs):
@@ -401,7 +401,7 @@ def test_a_model_is_loaded_among_rows_whose_truth_nobody_knows() -> None:
     one = walk().go()
     problem = small_problem()
     unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
-    parts = {"train": unknown, "clean": unknown, "select": unknown, "test": unknown}
+    parts = {"train": unknown, "clean": unknown, "validation": unknown, "test": unknown}
     other = build(one.run, dataclasses.replace(problem, **parts))
     other.load_model(one.method.model())
     assert torch.equal(other.noise.T, one.method.noise.T)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.passes import forward, trainable
 from metalabelnet.data.batches import Batch, to_input
 from metalabelnet.errors import InputError
 from metalabelnet.methods.mlnt import MLNT, MLNTSettings, consistency_loss, synthetic_labels
@@ -96,10 +96,10 @@ def test_every_sample_and_every_neighbour_is_as_likely() -> None:
     assert float((counts - 400).abs().max()) < 4 * math.sqrt(4000 * 0.1 * 0.9)
 
 
-@pytest.mark.parametrize("engine", ["exact", "double-backward"])
-def test_a_step_equals_the_method_written_out(engine: str) -> None:
+@pytest.mark.parametrize("differentiation", ["exact", "double-backward"])
+def test_a_step_equals_the_method_written_out(differentiation: str) -> None:
     """Plain autograd through every look-ahead, one loss, one backward pass; BatchNorm in train mode."""
-    method, batch = after_warm_up(engine=engine, synthetic=3)
+    method, batch = after_warm_up(differentiation=differentiation, synthetic=3)
     assert method.net.training
     other = copy.deepcopy(method)
     net, theta = other.net, trainable(other.net)
@@ -206,7 +206,7 @@ def test_settings_are_the_papers_and_refuse_what_cannot_be() -> None:
     s = MLNTSettings()
     assert (s.synthetic, s.neighbours, s.share, s.look_ahead, s.ema, s.ema_later) == (10, 10, 0.5, 0.2, 0.99, 0.999)
     run = recipe("digits", method="mlnt", preset="own")
-    assert (run.epochs, run.rate, run.rate_drops, run.batch_size) == (120, 0.2, (80,), 128)
+    assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (120, 0.2, (80,), 128)
     for name, value, word in (("synthetic", 0, "least is 1"), ("share", 1.5, "from 0 to 1"), ("ema", 2, "from 0 to 1")):
         with pytest.raises(InputError, match=word):
             recipe("digits", method="mlnt", settings={name: value})

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.losses import classification_loss
-from metalabelnet.core.metagrad import MetaGradient
-from metalabelnet.core.passes import forward, trainable
+from metalabelnet.core.meta_gradient import MetaGradient
 from metalabelnet.data.batches import Batch
 from metalabelnet.methods import METHODS
 from metalabelnet.methods.mslg import MSLG, MSLGSettings, rows_of
@@ -46,9 +46,9 @@ def test_exact_equals_double_backward_and_the_definition() -> None:
     assert method.net.training
     theta, labels = trainable(method.net), rows_of(method.table, batch.index, 4000.0)
     answers = []
-    for engine in ("exact", "double-backward"):
+    for differentiation in ("exact", "double-backward"):
         log_y_hat = labels.log_y_hat()
-        (by_y,) = MetaGradient(engine)(
+        (by_y,) = MetaGradient(differentiation)(
             theta=theta,
             phi=labels.phi,
             logits=forward(method.net, batch.x, theta, seed=batch.seed, update_statistics=False),
@@ -65,9 +65,9 @@ def test_exact_equals_double_backward_and_the_definition() -> None:
         assert float((answer - truth).norm() / truth.norm()) < 1e-10
 
 
-@pytest.mark.parametrize("engine", ["exact", "double-backward"])
-def test_a_step_equals_the_algorithm_written_out(engine: str) -> None:
-    method, batch = in_phase_2(engine=engine)
+@pytest.mark.parametrize("differentiation", ["exact", "double-backward"])
+def test_a_step_equals_the_algorithm_written_out(differentiation: str) -> None:
+    method, batch = in_phase_2(differentiation=differentiation)
     other = copy.deepcopy(method)
     y_tilde = method.table.logits[batch.index].clone().requires_grad_()
     new = (y_tilde - 4000 * by_definition(other, batch, y_tilde)).detach()
@@ -145,7 +145,7 @@ def test_labels_come_nearer_to_the_truth() -> None:
     """On an easy problem with a third of the labels wrong, with a β for batches of 12 and not 128."""
     problem = small_problem(wrong=0.35)
     soft = (
-        Walk(small_run("mslg", epochs=14, rate_drops=(12,), settings={"label_step": 400}), problem)
+        Walk(small_run("mslg", epochs=14, lr_milestones=(12,), settings={"label_step": 400}), problem)
         .go()
         .method.soft_labels()
     )

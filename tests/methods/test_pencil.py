@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import classification_loss, entropy_loss
+from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods.pencil import Pencil, PencilSettings, pencil_loss
-from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train.prepare import prepare
 from metalabelnet.train.settings import Run, recipe
 from small import Walk, small_problem, small_run
 
@@ -156,12 +157,12 @@ def test_without_a_label_step_the_labels_stay() -> None:
 
 
 def test_stages_and_rates_of_both_recipes() -> None:
-    common = Walk(small_run("pencil", epochs=120, rate=0.01, rate_drops=(40, 80)), small_problem()).method
+    common = Walk(small_run("pencil", epochs=120, lr=0.01, lr_milestones=(40, 80)), small_problem()).method
     assert (common.correct_from, common.fix_from, common.candidates_from) == (21, 80, 21)
-    assert [common.rate_at(e) for e in (0, 21, 40, 79, 80, 119)] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert [common.lr_at(e) for e in (0, 21, 40, 79, 80, 119)] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
     own = Walk(recipe("digits", method="pencil", preset="own", device="cpu", dtype="float64"), small_problem()).method
     assert (own.epochs, own.correct_from, own.fix_from) == (320, 70, 200)
-    rates = [own.rate_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
+    rates = [own.lr_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
     assert rates == pytest.approx([0.06, 0.06, 0.2, 0.2, 0.02, 0.002, 0.002])
 
 
@@ -184,7 +185,7 @@ def after_training(**settings: float) -> tuple[Tensor, Tensor, Problem]:
     """The soft labels of digits before and after 16 epochs: half the usual number, with twice the usual label step."""
     pytest.importorskip("sklearn")
     settings = {"label_step": 800, **settings}
-    fields = {"noise": "uniform:0.4", "epochs": 16, "rate_drops": (), "dtype": "float64", "device": "cpu"}
+    fields = {"noise": "uniform:0.4", "epochs": 16, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
     run = recipe("digits", method="pencil", settings=settings, **fields)
     walk = Walk(run, prepare(run))
     return walk.method.soft_labels(), walk.go().method.soft_labels(), walk.problem

@@ -9,8 +9,8 @@ import torch
 
 from metalabelnet.errors import InputError
 from metalabelnet.noise.cifar10n import HUMAN, read_human_labels
-from metalabelnet.paper.entries import Selection, entries
-from metalabelnet.paper.places import Places, check_probs, unpack_human_labels
+from metalabelnet.reproduction.entries import Selection, entries
+from metalabelnet.reproduction.resources import Places, check_probs, unpack_human_labels
 
 
 class Evil:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import HOSTILE, run, write_run
 
+from folders import HOSTILE, run, write_run
 from metalabelnet.report import make_report
 
 pytestmark = pytest.mark.browser
@@ -32,7 +32,7 @@ def hostile_samples(folder: Path) -> list[Path]:
         nasty = HOSTILE[k % 3].replace('"', '""')
         lines.append(f'"{nasty} {k}","{words} {nasty}",{"ab"[k % 2]},{int(k < 20)}')
     (folder / "texts.csv").write_text("\n".join(lines), encoding="utf-8")
-    return [run(folder / "run", "texts.csv", trusted="ok", meta=0, method="cross-entropy", text="text")]
+    return [run(folder / "run", "texts.csv", clean_column="ok", clean=0, method="cross-entropy", text="text")]
 
 
 def several(folder: Path) -> list[Path]:

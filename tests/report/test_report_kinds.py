@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import HOSTILE, Page, page_of, run
 from PIL import Image
+
+from folders import HOSTILE, Page, page_of, run
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "train")]
 
 from files import TABLE, photos, table_rows, text_rows, write_csv
-from tiny import tiny_run, write_npz
-
 from metalabelnet.report import samples
 from metalabelnet.report.pictures import of_array, of_file, png
 from metalabelnet.train import train
+from tiny import tiny_run, write_npz
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def suspects(folder: Path) -> list[dict[str, str]]:
 def check_numbers(page: Page, folder: Path) -> dict[str, Any]:
     """What the run's files say is what the page says, as text."""
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    assert f"Clean accuracy {summary['meta_accuracy']:.2f} %" in page.text
+    assert f"Clean accuracy {summary['clean_accuracy']:.2f} %" in page.text
     if summary["test_accuracy"] is not None:
         assert f"Test accuracy {summary['test_accuracy']:.2f} %" in page.text
         assert f"Macro-F1 {summary['macro_f1']:.2f} %" in page.text
@@ -76,7 +76,7 @@ def test_a_table_of_numbers_in_an_npz_file(here: Path) -> None:
 def test_images_in_an_npz_file_are_shown_as_they_are(here: Path) -> None:
     x = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
     np.savez(here / "pics.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x[:4], y_test=np.arange(4) % 2)
-    run(here / "run", str(here / "pics.npz"), meta=10, noise="uniform:0.2", net="small-cnn")
+    run(here / "run", str(here / "pics.npz"), clean=10, noise="uniform:0.2", net="small-cnn")
     page = page_of(here / "run")
     check_numbers(page, here / "run")
     assert len(page.pictures()) == 30
@@ -86,9 +86,9 @@ def test_images_in_an_npz_file_are_shown_as_they_are(here: Path) -> None:
 
 
 def test_a_folder_of_images_and_the_same_when_it_is_gone(here: Path) -> None:
-    truth = photos(here / "meine photos", count=60)
-    write_csv(here / "checked.csv", ["file", "label"], [*truth[10:40], truth[60]])
-    run(here / "run", "meine photos", meta_file="checked.csv", meta=0)
+    true_label = photos(here / "meine photos", count=60)
+    write_csv(here / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[60]])
+    run(here / "run", "meine photos", clean_file="checked.csv", clean=0)
     page = page_of(here / "run")
     check_numbers(page, here / "run")
     assert len(page.pictures()) == len(suspects(here / "run"))
@@ -107,9 +107,9 @@ def test_a_folder_of_images_and_the_same_when_it_is_gone(here: Path) -> None:
 
 
 def test_an_id_that_leaves_the_folder_is_not_followed(here: Path) -> None:
-    truth = photos(here / "photos", count=60)
-    write_csv(here / "checked.csv", ["file", "label"], [*truth[10:40], truth[60]])
-    run(here / "run", "photos", meta_file="checked.csv", meta=0)
+    true_label = photos(here / "photos", count=60)
+    write_csv(here / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[60]])
+    run(here / "run", "photos", clean_file="checked.csv", clean=0)
     Image.new("RGB", (8, 8)).save(here / "secret.png")
     first = suspects(here / "run")[0]["id"]
     file = here / "run" / "labels.csv"
@@ -125,7 +125,7 @@ def test_an_id_that_leaves_the_folder_is_not_followed(here: Path) -> None:
 
 def test_a_table_shows_its_cells(here: Path) -> None:
     write_csv(here / "table.csv", TABLE, table_rows(60))
-    run(here / "run", "table.csv", trusted="checked", meta=0)
+    run(here / "run", "table.csv", clean_column="checked", clean=0)
     page = page_of(here / "run")
     check_numbers(page, here / "run")
     rows = {row[0]: row for row in table_rows(60)}
@@ -136,7 +136,7 @@ def test_a_table_shows_its_cells(here: Path) -> None:
 
 def test_texts_are_quoted(here: Path) -> None:
     write_csv(here / "news.csv", ["text", "label", "ok"], text_rows(60))
-    run(here / "run", "news.csv", trusted="ok", meta=0)
+    run(here / "run", "news.csv", clean_column="ok", clean=0)
     page = page_of(here / "run")
     check_numbers(page, here / "run")
     texts = text_rows(60)
@@ -151,16 +151,16 @@ def test_what_stands_in_samples_and_their_names_is_text(here: Path) -> None:
         for k, nasty in enumerate((*HOSTILE, "") * 6)
     ]
     write_csv(here / "texts.csv", ["id", "text", "label", "ok"], rows)
-    run(here / "texts", "texts.csv", trusted="ok", meta=0, method="cross-entropy", text="text")
-    truth = photos(here / "photos", count=60)
+    run(here / "texts", "texts.csv", clean_column="ok", clean=0, method="cross-entropy", text="text")
+    true_label = photos(here / "photos", count=60)
     name = '<img src=x onerror=alert(1)>" onload="alert(2).png'
     for label in ("birne", "cherry pie"):
         files = sorted((here / "photos" / label).iterdir())
         for k, file in enumerate(files[5:]):
             file.rename(file.with_name(f"{k} {name}"))
-    known = [(name, kind) for name, kind in truth if (here / "photos" / name).is_file()]
+    known = [(name, kind) for name, kind in true_label if (here / "photos" / name).is_file()]
     write_csv(here / "checked.csv", ["file", "label"], known[:-2])
-    run(here / "pictures", "photos", meta_file="checked.csv", meta=0, method="cross-entropy")
+    run(here / "pictures", "photos", clean_file="checked.csv", clean=0, method="cross-entropy")
     page = page_of(here / "texts", here / "pictures")  # refuses elements and attributes that nobody wrote
     assert HOSTILE[0] in page.text
     assert name in page.text
@@ -178,7 +178,7 @@ def test_thirty_large_pictures_stay_far_below_the_limit(here: Path) -> None:
             shutil.copy(here / "photos" / "ab"[k % 2] / f"{10 + k % 2}.jpg", file)
     assert sum(file.stat().st_size for file in (here / "photos").rglob("*.jpg")) > 30_000_000
     write_csv(here / "checked.csv", ["file", "label"], [(f"{'ab'[k % 2]}/{k}.jpg", "ab"[k % 2]) for k in range(10)])
-    run(here / "run", "photos", meta_file="checked.csv", meta=0, method="cross-entropy", epochs=1, image_size=8)
+    run(here / "run", "photos", clean_file="checked.csv", clean=0, method="cross-entropy", epochs=1, image_size=8)
     page = page_of(here / "run")  # refuses 5 MB
     assert len(page.pictures()) == 30
     assert len(page.content) < 1_000_000

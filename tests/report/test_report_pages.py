@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from folders import HOSTILE, Page, page_of, write_run
 
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
-
-from shell import call
 
 from metalabelnet.errors import InputError
 from metalabelnet.report import make_report, page, samples, source
@@ -21,6 +20,7 @@ from metalabelnet.report.comparison import compare, spread
 from metalabelnet.report.curves import Series, chart, ticks
 from metalabelnet.report.markup import tag
 from metalabelnet.report.section import section
+from shell import call
 
 Capture = pytest.CaptureFixture[str]
 
@@ -123,10 +123,10 @@ def test_rows_that_differ_late_are_told_apart_by_their_folder(here: Path) -> Non
         about = json.loads((folder / "run.json").read_text())
         about["run"] |= {
             "data": "photographs of many kinds of fruit/" * (k < 2),
-            "meta_file": "checked.csv",
+            "clean_file": "checked.csv",
             "rate": 0.01 * k,
         }
-        about["run"]["trusted"] = "ok" if k == 2 else None
+        about["run"]["clean_column"] = "ok" if k == 2 else None
         (folder / "run.json").write_text(json.dumps(about))
     text = page_of(*folders).text
     assert "one: cross-entropy, data photographs of many" in text
@@ -168,7 +168,7 @@ def test_nothing_is_downloaded(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder = write_run(here / "run", ("a", "b"))
     about = json.loads((folder / "run.json").read_text())
     monkeypatch.setenv("METALABELNET_DATA", str(here))
-    monkeypatch.setattr("metalabelnet.data.cifar.fetch", lambda *_: pytest.fail("downloaded"))
+    monkeypatch.setattr("metalabelnet.data.benchmarks.cifar.fetch", lambda *_: pytest.fail("downloaded"))
     for data, said in (("cifar10", "cifar10 is not on this computer"), ("in memory", "handed over in memory")):
         about["run"]["data"] = data
         (folder / "run.json").write_text(json.dumps(about))

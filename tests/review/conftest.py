@@ -12,19 +12,20 @@ sys.path.append(str(Path(__file__).parent))
 
 from browsing import Program
 from files import FRUIT, QUICK, photos, write_csv
-from served import Served, serve
-
 from metalabelnet.cli import main
+from served import Served, serve
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `photos`, `checked.csv` and `run`."""
     home = tmp_path_factory.mktemp("trained")
-    truth = photos(home / "photos")
-    checked = [pair for pair in truth if pair[1] in FRUIT][:24] + [pair for pair in truth if pair[1] == "rare"][:2]
+    true_label = photos(home / "photos")
+    checked = [pair for pair in true_label if pair[1] in FRUIT][:24] + [
+        pair for pair in true_label if pair[1] == "rare"
+    ][:2]
     write_csv(home / "checked.csv", ("id", "label"), checked)
-    arguments = f"--meta {home}/checked.csv {QUICK} --image-size 8 --out {home}/run"
+    arguments = f"--clean {home}/checked.csv {QUICK} --image-size 8 --out {home}/run"
     assert main(["train", str(home / "photos"), *arguments.split()]) == 0
     return home
 
@@ -33,10 +34,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_page(trained: Path, tmp_path: Path) -> Callable[..., Served]:
     """Serve a copy of the run, or anything else."""
 
-    def make(source: str | Path | None = None, **reading: str) -> Served:
+    def make(source: str | Path | None = None, **read_options: str) -> Served:
         if source is None:
             shutil.copytree(trained / "run", tmp_path / "run", dirs_exist_ok=True)
-        return serve(tmp_path / "run" if source is None else source, **reading)
+        return serve(tmp_path / "run" if source is None else source, **read_options)
 
     return make
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files import FRUIT, TABLE, photos, table_rows, text_rows, write_csv
 from PIL import Image
-from served import Served, cards, field
 
+from files import FRUIT, TABLE, photos, table_rows, text_rows, write_csv
 from metalabelnet.errors import InputError
+from served import Served, cards, field
 
 
 def test_suspects_come_first_and_the_filters_work(page: Served) -> None:
@@ -154,7 +154,9 @@ def test_seeing_the_label_first_is_not_blind(page: Served) -> None:
     page.post("/verdict", n=n, seen=0, say="keep", tab="t")
     page.post("/undo", page="check", tab="t")
     page.post("/verdict", n=n, seen=0, page="clean", blind="1", way="random", say="choose", **{"class": "birne"})
-    blind = page.store.reading().execute("SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC", (n,)).fetchone()[0]
+    blind = (
+        page.store.read_options().execute("SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC", (n,)).fetchone()[0]
+    )
     assert blind == 0
     assert page.get(f"/clean?n={page.rows('split = ?', 'train')[5]['n']}").text == page.get("/clean").text
 
@@ -275,7 +277,7 @@ def test_a_look_with_the_label_in_sight_is_remembered_after_its_undoing(page: Se
     page.get("/clean?wanted=10&way=random&blind=1")
     page.post("/verdict", **how, blind="1")
     asked = "SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC"
-    assert page.store.reading().execute(asked, (n,)).fetchone()[0] == 0
+    assert page.store.read_options().execute(asked, (n,)).fetchone()[0] == 0
     assert "is shown here once samples were judged blind" in page.get("/clean").text
 
 

@@ -4,14 +4,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from files import photos, write_csv
 from PIL import Image
-from served import HOST, TOKEN, Served
 from starlette.testclient import TestClient
 
+from files import photos, write_csv
 from metalabelnet.errors import InputError
 from metalabelnet.review.app import App
 from metalabelnet.review.server import bind
+from served import HOST, TOKEN, Served
 
 ADDRESSES = ("/", "/clean", "/take", "/take/clean.csv", "/take/verdicts.csv", "/static/htmx.min.js", "/sample/1/small")
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from metalabelnet.review.noise_rate import Stratum, noise_rate, wilson
+from metalabelnet.core.intervals import wilson
+from metalabelnet.review.noise_rate import Stratum, noise_rate
 
 
 @pytest.mark.parametrize(("wrong", "judged"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 17), (250, 1000)])
@@ -46,14 +47,14 @@ def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
     """2,000 samplings of three classes with different noise: a standard error of the coverage is 0.5 points."""
     random = np.random.default_rng(0)
     sizes, rates, judged = (700, 250, 50), (0.05, 0.3, 0.6), (25, 25, 25)
-    truth = np.dot(sizes, rates) / sum(sizes)
+    true_label = np.dot(sizes, rates) / sum(sizes)
     hits = 0
     for _ in range(2000):
         wrong = [random.binomial(n, r) for n, r in zip(judged, rates, strict=True)]
         strata = zip(sizes, judged, wrong, strict=True)
         found = noise_rate([Stratum(size=s, judged=n, wrong=int(k)) for s, n, k in strata])
         assert found is not None
-        hits += found.low <= truth <= found.high
+        hits += found.low <= true_label <= found.high
     assert 0.93 <= hits / 2000 <= 0.99
 
 

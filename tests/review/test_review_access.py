@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from browsing import Program, opened, press_and_wait, until
 from files import write_csv
 

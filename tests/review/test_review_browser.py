@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from browsing import Program, opened, press_and_wait, until
 from files import QUICK, read_csv, write_csv
 from shell import call
@@ -44,10 +45,10 @@ def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
     clean = tmp_path / "clean.csv"
     download.value.save_as(clean)
     assert sum(row["from"] == "person" for row in read_csv(clean)) == 20
-    arguments = f"--meta {clean} {QUICK} --image-size 8 --out {tmp_path}/again"
+    arguments = f"--clean {clean} {QUICK} --image-size 8 --out {tmp_path}/again"
     said = call(["train", str(trained / "photos"), *arguments.split()], capsys)
     assert said.code == 0, said.err
-    assert 0 < json.loads((tmp_path / "again" / "summary.json").read_text())["meta_accuracy"] <= 100
+    assert 0 < json.loads((tmp_path / "again" / "summary.json").read_text())["clean_accuracy"] <= 100
 
 
 def test_another_class_by_typing_unusable_skip_and_arrows(chromium: Any, start: Callable[..., Program]) -> None:
@@ -168,7 +169,7 @@ def test_scripts_in_labels_ids_and_texts_do_not_run(
     ]
     rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
     file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
-    arguments = f"{QUICK} --trusted ok --method cross-entropy --out {tmp_path}/run"
+    arguments = f"{QUICK} --clean-column ok --method cross-entropy --out {tmp_path}/run"
     assert call(["train", str(file), *arguments.split()], capsys).code == 0
     program = start(tmp_path / "run")
     page = opened(chromium, program)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from browsing import Program, opened, press_and_wait, until
 from files import QUICK, write_csv
 from served import Served, cards
@@ -178,7 +179,7 @@ def test_attributes_of_htmx_in_labels_ids_and_texts_are_inert(
     words = [" ".join(word for j, word in enumerate(parts) if k >> j & 1) for k in range(40)]
     rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
     file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
-    arguments = f"{QUICK} --trusted ok --method cross-entropy --out {tmp_path}/run"
+    arguments = f"{QUICK} --clean-column ok --method cross-entropy --out {tmp_path}/run"
     assert call(["train", str(file), *arguments.split()], capsys).code == 0
     program = start(tmp_path / "run")
     page = opened(chromium, program)

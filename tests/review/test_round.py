@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from files import QUICK, TABLE, photos, table_rows, text_rows, write_csv
 from served import Served, cards, field, serve
 from shell import call
@@ -48,7 +49,7 @@ def pictures(here: Path) -> tuple[str, dict[str, str]]:
 
 def numbers_with_a_clean_part(here: Path) -> tuple[str, dict[str, str]]:
     x = np.random.default_rng(0).normal(size=(6, 4))
-    write_npz(here / "mine.npz", x_meta=x, y_meta=np.arange(6) % 3)
+    write_npz(here / "mine.npz", x_clean=x, y_clean=np.arange(6) % 3)
     return "mine.npz", {}
 
 
@@ -83,8 +84,8 @@ def test_from_data_alone_to_a_model(
     make: Callable[[Path], tuple[str, dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    data, reading = make(tmp_path)
-    page = serve(data, **reading)
+    data, read_options = make(tmp_path)
+    page = serve(data, **read_options)
     assert page.get("/").headers["location"] == "/clean"
     page.get("/clean?wanted=2&blind=1")
     said = confirm(page, 200)
@@ -97,8 +98,8 @@ def test_from_data_alone_to_a_model(
     assert f"{said} clean samples" in answer.err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     beside = 6 if make is numbers_with_a_clean_part else 0
-    assert summary["samples"]["clean"] + summary["samples"]["select"] == said + beside
-    assert summary["meta_accuracy"] is not None
+    assert summary["samples"]["clean"] + summary["samples"]["validation"] == said + beside
+    assert summary["clean_accuracy"] is not None
 
     again = serve(tmp_path / "run")  # and once more: what the run had is in the next clean set
     assert len(again.rows("split = 'clean'")) == said
@@ -122,11 +123,11 @@ def test_the_commands_name_another_file_of_verdicts_and_moved_data(tmp_path: Pat
 def test_noise_that_is_added_is_added_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A benchmark's run: the command shown has its noise and its seed, and the test rows stay the same."""
     monkeypatch.chdir(tmp_path)
-    arguments = f"train digits --noise uniform:0.4 --seed 3 --meta 40 {' '.join(SHORT)} --out run"
+    arguments = f"train digits --noise uniform:0.4 --seed 3 --clean 40 {' '.join(SHORT)} --out run"
     assert call(arguments.split(), capsys).code == 0
     page = serve(tmp_path / "run")
     _, train = commands(page)
-    assert train == ["train", "digits", "--noise", "uniform:0.4", "--seed", "3", "--meta", "clean.csv"]
+    assert train == ["train", "digits", "--noise", "uniform:0.4", "--seed", "3", "--clean", "clean.csv"]
     page.post("/verdict", n=page.rows("split = 'train'")[0]["n"], seen=0, say="keep")
     assert call(commands(page)[0], capsys).code == 0
     answer = call([*train, *SHORT, "--out", "again"], capsys)
@@ -156,7 +157,7 @@ def test_a_clean_set_for_arrays_that_will_not_do(
         (good, "--label y", "--label is for a folder of images or a table"),
     ):
         write_csv(tmp_path / "clean.csv", ("id", "label"), rows)
-        said = call(["train", "mine.npz", "--meta", "clean.csv", *more.split(), "--out", "run"], capsys)
+        said = call(["train", "mine.npz", "--clean", "clean.csv", *more.split(), "--out", "run"], capsys)
         assert (said.code, said.out) == (2, ""), sentence
         assert sentence in said.err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
@@ -169,7 +170,7 @@ def test_labels_of_arrays_are_the_truth_only_where_noise_is_to_come(
     write_npz(tmp_path / "mine.npz", x_test=None, y_test=None)
     write_csv(tmp_path / "clean.csv", ("id", "label"), [(k, CLASSES[k % 3]) for k in range(18)])
     for noise, tested in (("none", 0), ("uniform:0.4", 20)):
-        arguments = f"train mine.npz --meta clean.csv --noise {noise} {' '.join(SHORT)} --out {noise[:4]}"
+        arguments = f"train mine.npz --clean clean.csv --noise {noise} {' '.join(SHORT)} --out {noise[:4]}"
         assert call(arguments.split(), capsys).code == 0
         summary = json.loads((tmp_path / noise[:4] / "summary.json").read_text())
         assert summary["samples"]["test"] <= tested
@@ -189,7 +190,10 @@ def test_a_trusted_row_that_is_unusable_does_not_return(
     else:
         rows = [(f"pics/{name}", right, k % 4 == 0) for k, (name, right) in enumerate(photos(tmp_path / "pics")[:90])]
         data, more = write_csv(tmp_path / "t.csv", ("file", "label", "checked"), rows), ""
-    assert call(["train", data.name, "--trusted", "checked", *more.split(), *SHORT, "--out", "run0"], capsys).code == 0
+    assert (
+        call(["train", data.name, "--clean-column", "checked", *more.split(), *SHORT, "--out", "run0"], capsys).code
+        == 0
+    )
     page = serve(tmp_path / "run0")
     before, trained = len(page.rows("split = 'clean'")), {row["id"] for row in page.rows("split = 'train'")}
     unusable, changed, skipped, *_ = page.rows("split = 'clean'")
@@ -202,7 +206,7 @@ def test_a_trusted_row_that_is_unusable_does_not_return(
         page.post("/verdict", n=row["n"], seen=0, **said)
     for run in ("run1", "run2"):  # the second time the run knows, and no verdict says so
         take, train = commands(page)
-        assert train[train.index("--trusted") + 1] == "checked"
+        assert train[train.index("--clean-column") + 1] == "checked"
         assert call(take, capsys).code == 0
         lines = (tmp_path / "clean.csv").read_text().splitlines()[1:]
         assert [line for line in lines if ",," in line] == [f"{unusable['id']},,left out"]
@@ -220,7 +224,7 @@ def test_a_row_that_was_marked_after_the_run_is_not_left_out(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     rows = table_rows(80)
     write_csv(tmp_path / "t.csv", TABLE, rows)
-    assert call(["train", "t.csv", "--trusted", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    assert call(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
     serve(tmp_path / "run")
     marked = next(k for k, row in enumerate(rows) if row[4] and not row[5])
     write_csv(tmp_path / "t.csv", TABLE, [[*row[:5], "yes" if k == marked else row[5]] for k, row in enumerate(rows)])
@@ -237,7 +241,7 @@ def test_what_is_contradicted_without_being_drawn_is_not_clean_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "t.csv", TABLE, table_rows(80))
-    assert call(["train", "t.csv", "--trusted", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    assert call(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
     page = serve(tmp_path / "run")
     row = page.rows("split = 'clean'")[0]
     other = page.source.classes[row["checked"] - 1]

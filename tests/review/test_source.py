@@ -7,19 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files import QUICK, TABLE, photos, table_rows, write_csv
 from PIL import Image
+
+from files import QUICK, TABLE, photos, table_rows, write_csv
+from metalabelnet.data import ReadOptions, load
+from metalabelnet.errors import InputError
+from metalabelnet.review import source as sources
+from metalabelnet.review.label_rows import likely_classes
 from shell import call
 from tiny import CLASSES, write_npz
 
-from metalabelnet.data import Reading, load
-from metalabelnet.errors import InputError
-from metalabelnet.review import source as sources
-from metalabelnet.review.table import likely_classes
-
 
 def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path, capsys) -> None:
-    arguments = "train digits --method cross-entropy --epochs 1 --noise uniform:0.4 --meta 100 --device cpu --looks 0"
+    arguments = (
+        "train digits --method cross-entropy --epochs 1 --noise uniform:0.4 --clean 100 --device cpu --snapshots 0"
+    )
     assert call([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
     page = make_page(tmp_path / "run")
     parts = {split: page.rows("split = ?", split) for split in ("train", "clean", "test", "left out")}
@@ -46,7 +48,9 @@ def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path
 def test_a_run_on_a_table_shows_the_cells_of_its_rows(make_page, tmp_path: Path, capsys) -> None:
     rows = table_rows(80)
     write_csv(tmp_path / "mine.csv", TABLE, rows)
-    arguments = f"train {tmp_path}/mine.csv --trusted checked --method cross-entropy --epochs 1 --device cpu --looks 0"
+    arguments = (
+        f"train {tmp_path}/mine.csv --clean-column checked --method cross-entropy --epochs 1 --device cpu --snapshots 0"
+    )
     assert call([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
     page = make_page(tmp_path / "run")
     by_id = {row[0]: row for row in rows}
@@ -55,21 +59,21 @@ def test_a_run_on_a_table_shows_the_cells_of_its_rows(make_page, tmp_path: Path,
         assert cells["width"] == by_id[row["id"]][1]
         assert [*page.source.classes, ""][row["given"]] == by_id[row["id"]][4]
     assert len(page.rows("split = 'clean'")) == sum(row[5] == "yes" for row in rows)
-    assert "--trusted checked" in page.get("/take").text
+    assert "--clean-column checked" in page.get("/take").text
 
 
 def test_samples_that_were_left_out_do_not_shift_the_others(make_page, tmp_path: Path, capsys) -> None:
-    truth = photos(tmp_path / "photos", count=60, unlabeled=0)
-    broken = tmp_path / "photos" / truth[0][0]
+    true_label = photos(tmp_path / "photos", count=60, unlabeled=0)
+    broken = tmp_path / "photos" / true_label[0][0]
     broken.write_bytes(b"no picture")
-    write_csv(tmp_path / "checked.csv", ("id", "label"), [*truth[1:16], *truth[-3:-1]])
+    write_csv(tmp_path / "checked.csv", ("id", "label"), [*true_label[1:16], *true_label[-3:-1]])
     arguments = (
-        f"train {tmp_path}/photos --meta {tmp_path}/checked.csv --on-error skip --method cross-entropy --epochs 1"
+        f"train {tmp_path}/photos --clean {tmp_path}/checked.csv --on-error skip --method cross-entropy --epochs 1"
     )
-    said = call([*arguments.split(), "--device", "cpu", "--looks", "0", "--out", str(tmp_path / "run")], capsys)
+    said = call([*arguments.split(), "--device", "cpu", "--snapshots", "0", "--out", str(tmp_path / "run")], capsys)
     assert said.code == 0, said.err
     page = make_page(tmp_path / "run")
-    assert [row["id"] for row in page.rows("split = 'left out'")] == [truth[0][0]]
+    assert [row["id"] for row in page.rows("split = 'left out'")] == [true_label[0][0]]
     for row in page.rows("split = 'train'"):
         assert page.source.contents.items[row["position"]] == tmp_path / "photos" / row["id"]
         assert page.source.classes[row["given"]] == Path(row["id"]).parts[0]
@@ -85,7 +89,7 @@ def test_of_many_classes_the_five_most_likely_are_known() -> None:
 
 def test_the_same_id_twice_is_two_samples(tmp_path: Path) -> None:
     rows = [("same" if k < 2 else str(k), f"a text of words {k}", "ab"[k % 2]) for k in range(30)]
-    source = sources.of(str(write_csv(tmp_path / "t.csv", ("id", "text", "label"), rows)), Reading())
+    source = sources.of(str(write_csv(tmp_path / "t.csv", ("id", "text", "label"), rows)), ReadOptions())
     assert len({sample.n for sample in source.samples()}) == 30
     assert "1 samples have the id of another" in source.notes[0]  # whose clean set cannot be trained with
 
@@ -140,7 +144,7 @@ def test_a_table_that_is_not_whole_gets_a_sentence(make_page, tmp_path: Path, ch
 
 def test_a_class_of_arrays_that_got_another_name(make_page, tmp_path: Path, capsys) -> None:
     write_npz(tmp_path / "mine.npz", classes=np.array(CLASSES))
-    arguments = f"train {tmp_path}/mine.npz --meta 12 {QUICK} --method cross-entropy --out {tmp_path}/run"
+    arguments = f"train {tmp_path}/mine.npz --clean 12 {QUICK} --method cross-entropy --out {tmp_path}/run"
     assert call(arguments.split(), capsys).code == 0
     whole = make_page(tmp_path / "run")
     write_npz(tmp_path / "mine.npz", classes=np.array(["renamed", *CLASSES[1:]]))
@@ -171,13 +175,13 @@ def test_a_clean_set_that_was_moved_is_named_again(make_page, trained: Path, tmp
     before = make_page().rows("split = 'clean'")
     about = tmp_path / "run" / "run.json"
     about.write_text(about.read_text().replace(str(trained / "checked.csv"), str(tmp_path / "gone.csv")))
-    with pytest.raises(InputError, match=r"gone.csv is not where it was when .* was trained: give --meta PATH"):
+    with pytest.raises(InputError, match=r"gone.csv is not where it was when .* was trained: give --clean PATH"):
         make_page(tmp_path / "run")
-    page = make_page(tmp_path / "run", meta=str(trained / "checked.csv"))
+    page = make_page(tmp_path / "run", clean=str(trained / "checked.csv"))
     assert len(page.rows("split = 'clean'")) == len(before)
-    assert page.source.named[1:] == ("--meta", str(trained / "checked.csv"))
-    with pytest.raises(InputError, match="--meta says where the clean set of a run lies"):
-        make_page(trained / "photos", meta="checked.csv")
+    assert page.source.named[1:] == ("--clean", str(trained / "checked.csv"))
+    with pytest.raises(InputError, match="--clean says where the clean set of a run lies"):
+        make_page(trained / "photos", clean="checked.csv")
 
 
 def test_clean_pictures_that_have_gone_are_left_out(make_page, trained: Path, tmp_path: Path, capsys) -> None:
@@ -200,7 +204,7 @@ def test_clean_pictures_that_have_gone_are_left_out(make_page, trained: Path, tm
     said = call(command, capsys)
     assert said.code == 2
     assert "which is not in" in said.err
-    assert "give --data or --meta PATH" in said.err
+    assert "give --data or --clean PATH" in said.err
 
 
 def test_a_class_whose_pictures_have_all_gone_stays_one(make_page, trained: Path, tmp_path: Path) -> None:
@@ -236,11 +240,11 @@ def test_verdicts_on_rows_without_names_are_not_for_other_rows(make_page, tmp_pa
         "/verdict", n=page.rows()[3]["n"], seen=0, page="clean", say="choose", **{"class": page.source.classes[0]}
     )
     page = make_page(write(tmp_path, [*rows, "one more at the end"]))  # the others are what they were
-    before = list(page.store.reading().iterdump())
+    before = list(page.store.read_options().iterdump())
     for others in (["one more in front", *rows, "and more", "and more"], [rows[2], rows[1], rows[0], *rows[3:]], rows):
         with pytest.raises(InputError, match="were given on other rows: give --db FILE for a new one"):
             make_page(write(tmp_path, others))
-        assert list(page.store.reading().iterdump()) == before
+        assert list(page.store.read_options().iterdump()) == before
     assert make_page(write(tmp_path, rows), db=tmp_path / "new.sqlite").standing() == {}
     assert len(make_page(write(tmp_path, [*rows, "one more at the end"])).standing()) == 1
 
@@ -263,7 +267,7 @@ def test_verdicts_lie_beside_the_data_wherever_it_is_called_from(trained: Path, 
     beside = tmp_path / "photos.review.sqlite"
     for folder, name in ((".", "photos"), ("photos", "."), ("photos/rare", ".."), (".", "photos/rare/..")):
         monkeypatch.chdir(tmp_path / folder)
-        assert sources.of(name, Reading()).database == beside
+        assert sources.of(name, ReadOptions()).database == beside
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
@@ -273,7 +277,7 @@ def test_a_file_that_was_moved_is_named_again(kind: str, make_page, tmp_path: Pa
         write_csv(data, TABLE, table_rows(80))
     else:
         write_npz(data)
-    more = "--trusted checked" if kind == "csv" else "--meta 12"
+    more = "--clean-column checked" if kind == "csv" else "--clean 12"
     arguments = f"train {data} {more} {QUICK} --method cross-entropy --out {tmp_path}/run"
     assert call(arguments.split(), capsys).code == 0
     before = len(make_page(tmp_path / "run").rows())

@@ -9,15 +9,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from stores import Made, made_store
 
 from metalabelnet.errors import InputError
 from metalabelnet.review.store import Store
 from metalabelnet.review.verdicts import Conflict, Verdict, decide, history, undo, undo_last
+from stores import Made, made_store
 
 
 def standing(store: Store, n: int) -> tuple[int, str, int | None] | None:
-    row = store.reading().execute("SELECT v, kind, label FROM standing WHERE n = ?", (n,)).fetchone()
+    row = store.read_options().execute("SELECT v, kind, label FROM standing WHERE n = ?", (n,)).fetchone()
     return None if row is None else tuple(row)
 
 
@@ -91,7 +91,7 @@ def test_of_many_at_once_on_the_same_samples_exactly_one_gets_through(tmp_path: 
         thread.join()
     assert sorted(n for n, _ in outcomes) == sorted(samples)
     assert all(standing(store, n)[0] == v for n, v in outcomes)
-    assert store.reading().execute("SELECT count(*) FROM verdicts").fetchone()[0] == len(samples)
+    assert store.read_options().execute("SELECT count(*) FROM verdicts").fetchone()[0] == len(samples)
 
 
 def test_a_killed_process_loses_nothing_it_has_confirmed(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ for n in pathlib.Path(sys.argv[1], "numbers").read_text().split():
     assert 50 <= len(confirmed) < 3000
     again = Store(store.path)
     assert all(standing(again, n) == (v, "label", 1) for n, v in confirmed)
-    assert again.reading().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    assert again.read_options().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
 def test_samples_read_in_again_keep_their_verdicts(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_samples_read_in_again_keep_their_verdicts(tmp_path: Path) -> None:
     longer = Made(80)
     longer.rows[: len(made.rows)] = made.rows
     store.fill(longer)  # type: ignore[arg-type]
-    assert store.reading().execute("SELECT count(*) FROM samples").fetchone()[0] == 80
+    assert store.read_options().execute("SELECT count(*) FROM samples").fetchone()[0] == 80
     assert standing(store, n) == (v, "label", 1)
 
 
@@ -152,7 +152,7 @@ def test_a_reading_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None
     broken.rows[40] = broken.rows[39]  # the same number twice
     with pytest.raises(sqlite3.IntegrityError):
         store.fill(broken)  # type: ignore[arg-type]
-    assert store.reading().execute("SELECT count(*) FROM samples").fetchone()[0] == len(made.rows)
+    assert store.read_options().execute("SELECT count(*) FROM samples").fetchone()[0] == len(made.rows)
     assert store.get("source", "").startswith(made.fingerprint)
 
 
@@ -164,7 +164,7 @@ def test_samples_of_an_older_layout_are_read_in_again(tmp_path: Path) -> None:
         db.execute("UPDATE about SET value = 'what an older version wrote' WHERE name = 'source'")
     store.fill(made)  # type: ignore[arg-type]
     assert standing(store, made.rows[5].n) == (v, "skip", None)
-    assert store.reading().execute("SELECT 1 FROM sqlite_master WHERE name = 'by_checked'").fetchone()
+    assert store.read_options().execute("SELECT 1 FROM sqlite_master WHERE name = 'by_checked'").fetchone()
 
 
 def test_what_is_no_verdict_is_refused(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from metalabelnet.train.estimate import Estimate, estimate
+from metalabelnet.train.cost_estimate import Estimate, estimate
 from small import small_problem, small_run
 
 
 def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr("metalabelnet.train.estimate._now", lambda _device: float(next(ticks)))  # a step: half a second
+    monkeypatch.setattr(
+        "metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks))
+    )  # a step: half a second
     problem, run = small_problem(), small_run("cross-entropy")
     plain = estimate(run, problem)
     assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches

@@ -42,9 +42,9 @@ def test_the_others_are_as_before() -> None:
         ("digits", {"epochs": 8, "warmup": 5}, 5, (3, 5)),
         ("digits", {"epochs": 2}, 1, (1, 1)),
         ("cifar10", {"epochs": 120}, 44, (40, 80)),
-        ("cifar10", {"epochs": 30, "rate_drops": (7,)}, 11, (7,)),
+        ("cifar10", {"epochs": 30, "lr_milestones": (7,)}, 11, (7,)),
     ],
 )
 def test_warm_up_and_drops_follow_the_epochs(data: str, changes: dict, warmup: int, drops: tuple[int, ...]) -> None:
     run = recipe(data, **changes)
-    assert (run.warmup, run.rate_drops) == (warmup, drops)
+    assert (run.warmup, run.lr_milestones) == (warmup, drops)

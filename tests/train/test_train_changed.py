@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CLASSES, samples, snapshot, tiny_run, write_npz
 
-from metalabelnet.data.stored import Stored
+from metalabelnet.data.disk_tensor import DiskTensor
+from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
-from metalabelnet.train import RunFolder, Stopped, digest, recipe, train
-from metalabelnet.train.prepare import Problem, prepare
+from metalabelnet.train import RunFolder, Stopped, data_digest, recipe, train
+from metalabelnet.train.prepare import prepare
+from tiny import CLASSES, samples, snapshot, tiny_run, write_npz
 
 X, Y = samples(80, seed=0)
 
@@ -55,7 +56,13 @@ def test_a_category_that_was_renamed_is_a_change(tmp_path: Path) -> None:
     lines = [f"{k},{('red', 'blue')[k % 2]},{'ab'[k % 2]},{'yes' if k % 3 == 0 else ''}" for k in range(40)]
     data = tmp_path / "table.csv"
     data.write_text("\n".join(["size,color,label,checked", *lines]))
-    how: dict[str, Any] = {"method": "cross-entropy", "trusted": "checked", "epochs": 2, "warmup": 1, "device": "cpu"}
+    how: dict[str, Any] = {
+        "method": "cross-entropy",
+        "clean_column": "checked",
+        "epochs": 2,
+        "warmup": 1,
+        "device": "cpu",
+    }
     run = recipe(str(data), **how)
     with pytest.raises(Stopped):
         train(run, folder=tmp_path / "run", stop=lambda: True)
@@ -80,25 +87,25 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
 
 def on_disk(problem: Problem, folder: Path) -> Problem:
     x = problem.train.x
-    stored = Stored.empty(len(x), tuple(x.shape[1:]), x.dtype, folder)
+    stored = DiskTensor.empty(len(x), tuple(x.shape[1:]), x.dtype, folder)
     stored[0] = x  # type: ignore[assignment]
     return dataclasses.replace(problem, train=dataclasses.replace(problem.train, x=stored))
 
 
-@pytest.mark.parametrize("most", [digest.MOST, 300])
+@pytest.mark.parametrize("most", [data_digest.MOST, 300])
 def test_where_samples_lie_and_the_last_digits_of_a_mean_are_no_change(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest, "MOST", most)
+    monkeypatch.setattr(data_digest, "MOST", most)
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
-    found = digest.digest(run, problem)
-    assert digest.digest(run, on_disk(problem, tmp_path)) == found
+    found = data_digest.digest(run, problem)
+    assert data_digest.digest(run, on_disk(problem, tmp_path)) == found
     table = dataclasses.replace(problem, cells="what was read")
-    found = digest.digest(run, table)
+    found = data_digest.digest(run, table)
     near = dataclasses.replace(problem.train, x=problem.train.x + 1e-6)
-    assert digest.digest(run, dataclasses.replace(table, train=near)) == found
-    assert digest.digest(run, dataclasses.replace(table, cells="other cells")) != found
+    assert data_digest.digest(run, dataclasses.replace(table, train=near)) == found
+    assert data_digest.digest(run, dataclasses.replace(table, cells="other cells")) != found
 
 
 def test_labels_that_a_probe_has_spoilt_may_differ(tmp_path: Path) -> None:
@@ -107,4 +114,4 @@ def test_labels_that_a_probe_has_spoilt_may_differ(tmp_path: Path) -> None:
     others = dataclasses.replace(problem, train=problem.train.with_given(torch.zeros_like(problem.train.given)))
     for noise, differ in (("feature:0.4", False), ("uniform:0.4", True)):
         run = tiny_run(data, noise=noise)
-        assert (digest.digest(run, problem) != digest.digest(run, others)) == differ
+        assert (data_digest.digest(run, problem) != data_digest.digest(run, others)) == differ

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import outcome, snapshot, tiny_run, write_npz
 from torch import Tensor
 
 from metalabelnet.data.batches import Batch
@@ -17,6 +16,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.train import Diverged, Run, RunFolder, Stopped, train
 from metalabelnet.train import checkpoint as checkpoints
+from tiny import outcome, snapshot, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) ->
         ("method", "fine-tune"),
         ("settings", {"beta": 0.5}),
         ("noise", "uniform:0.3"),
-        ("meta", 21),
+        ("clean", 21),
         ("epochs", 6),
-        ("rate", 0.04),
-        ("rate_drops", (3,)),
+        ("lr", 0.04),
+        ("lr_milestones", (3,)),
         ("seed", 1),
         ("protocol", "paper"),
         ("dtype", "float64"),
@@ -162,15 +162,17 @@ def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
 def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:
     train(tiny_run(data), folder=tmp_path / "run")
     s = RunFolder(tmp_path / "run").summary()
-    keys = "method dataset noise seed epochs selected_epoch meta_accuracy test_accuracy test_accuracy_last macro_f1 ece"
+    keys = (
+        "method dataset noise seed epochs selected_epoch clean_accuracy test_accuracy test_accuracy_last macro_f1 ece"
+    )
     assert set(keys.split()) | {"seconds"} <= s.keys()
     lines = RunFolder(tmp_path / "run").metrics()
     chosen = lines[s["selected_epoch"]]
     assert s["test_accuracy"] == pytest.approx(chosen["test_accuracy"])
-    assert s["meta_accuracy"] == chosen["meta_accuracy"]
+    assert s["clean_accuracy"] == chosen["clean_accuracy"]
     assert s["test_accuracy_last"] == lines[-1]["test_accuracy"]
     assert [line["epoch"] for line in lines] == [0, 1, 2, 3, 4]
-    assert s["samples"] == {"train": 62, "clean": 14, "select": 4, "test": 30}
+    assert s["samples"] == {"train": 62, "clean": 14, "validation": 4, "test": 30}
     assert s["unlabeled"] == 14
 
 
@@ -236,7 +238,7 @@ def tensors(value: Any) -> list[Tensor]:
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
     spoilt: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, folder = tiny_run(data, "cross-entropy", rate_drops=(1,)), tmp_path / "run"
+    run, folder = tiny_run(data, "cross-entropy", lr_milestones=(1,)), tmp_path / "run"
     train(run, folder=tmp_path / "alone")
     step, steps = CrossEntropy.step, []
 
@@ -267,7 +269,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
 @pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
 def test_a_rate_out_of_this_world_diverges_with_a_sentence(method: str, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower rate"):
-        train(tiny_run(data, method, rate=1e30), folder=tmp_path / "run", checkpoint_seconds=0)
+        train(tiny_run(data, method, lr=1e30), folder=tmp_path / "run", checkpoint_seconds=0)
     for file in (tmp_path / "run").rglob("state.pt"):
         assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
     assert not RunFolder(tmp_path / "run").finished

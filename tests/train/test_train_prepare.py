@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import BASIC, samples, tiny_run, write_npz
 from torch import Tensor
 
 from metalabelnet.data import UNLABELED, Rows
-from metalabelnet.data.readings import Readings
+from metalabelnet.data.problem import Problem
+from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, Stopped
 from metalabelnet.train import prepare as prepare_module
 from metalabelnet.train import recipe, train
-from metalabelnet.train.prepare import Problem, device_of, prepare
-from metalabelnet.train.probe import log_probabilities
+from metalabelnet.train.noise_probe import log_probabilities
+from metalabelnet.train.prepare import device_of, prepare
 from metalabelnet.train.settings import Run
+from tiny import BASIC, samples, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def same_rows(a: Rows, b: Rows) -> bool:
 
 
 def same_problem(a: Problem, b: Problem) -> bool:
-    return all(same_rows(getattr(a, part), getattr(b, part)) for part in ("train", "clean", "select", "test"))
+    return all(same_rows(getattr(a, part), getattr(b, part)) for part in ("train", "clean", "validation", "test"))
 
 
 def flips(rows: Rows) -> Tensor:
@@ -51,7 +52,7 @@ def test_the_noise_reached_is_the_noise_asked_for(kind: str, rate: float, tmp_pa
 
 
 def test_every_method_has_the_same_problem(data: Path) -> None:
-    first, *others = (prepare(tiny_run(data, method, epochs=9, rate=0.7)) for method in BASIC)
+    first, *others = (prepare(tiny_run(data, method, epochs=9, lr=0.7)) for method in BASIC)
     assert all(same_problem(first, other) for other in others)
     assert same_problem(first, prepare(tiny_run(data)))
     assert not same_problem(first, prepare(tiny_run(data, seed=1)))
@@ -71,62 +72,62 @@ def test_so_many_labels_are_removed_and_no_sample(data: Path) -> None:
 
 def test_the_default_protocol_holds_a_fifth_out(data: Path) -> None:
     """Every part from other rows, and the two clean parts together are the clean set of the paper's protocol."""
-    default, paper = prepare(tiny_run(data, meta=30)), prepare(tiny_run(data, meta=30, protocol="paper"))
-    assert (len(default.clean), len(default.select), len(default.train)) == (24, 6, 50)
-    assert torch.bincount(default.select.true).tolist() == [2, 2, 2]
-    parts = [set(part.index.tolist()) for part in (default.train, default.clean, default.select)]
+    default, paper = prepare(tiny_run(data, clean=30)), prepare(tiny_run(data, clean=30, protocol="paper"))
+    assert (len(default.clean), len(default.validation), len(default.train)) == (24, 6, 50)
+    assert torch.bincount(default.validation.true).tolist() == [2, 2, 2]
+    parts = [set(part.index.tolist()) for part in (default.train, default.clean, default.validation)]
     assert set.union(*parts) == set(range(80))
     assert sum(map(len, parts)) == 80
-    assert paper.select is paper.clean
+    assert paper.validation is paper.clean
     assert set(paper.clean.index.tolist()) == parts[1] | parts[2]
     assert same_rows(default.train, paper.train)
 
 
 def test_too_few_clean_rows_to_hold_some_out_say_so(data: Path) -> None:
     with pytest.raises(InputError, match=r"none can be held out .* or use --protocol paper"):
-        prepare(tiny_run(data, meta=3))
-    assert len(prepare(tiny_run(data, meta=3, protocol="paper")).clean) == 3
+        prepare(tiny_run(data, clean=3))
+    assert len(prepare(tiny_run(data, clean=3, protocol="paper")).clean) == 3
 
 
 def test_clean_rows_are_clean(data: Path) -> None:
     problem = prepare(tiny_run(data, noise="uniform:0.9"))
-    truth = torch.from_numpy(samples(80, seed=0)[1])
-    for rows in (problem.clean, problem.select):
-        assert torch.equal(rows.true, truth[rows.index])
+    true_label = torch.from_numpy(samples(80, seed=0)[1])
+    for rows in (problem.clean, problem.validation):
+        assert torch.equal(rows.true, true_label[rows.index])
 
 
 class TestLabelsGivenToTheCleanRows:
     """Where the noise came with the data, a clean row has an untrusted label too, from which noise can be counted."""
 
-    truth = samples(80, seed=0)[1]
-    noisy = (truth + (np.arange(80) % 4 == 0)) % 3
+    true_label = samples(80, seed=0)[1]
+    noisy = (true_label + (np.arange(80) % 4 == 0)) % 3
 
     def test_noise_made_here_is_made_for_the_training_rows_alone(self, data: Path) -> None:
         for noise in ("uniform:0.4", "class:0.4"):
             problem = prepare(tiny_run(data, noise=noise))
-            assert set(problem.clean.given.tolist()) == set(problem.select.given.tolist()) == {UNLABELED}
+            assert set(problem.clean.given.tolist()) == set(problem.validation.given.tolist()) == {UNLABELED}
 
     def test_labels_that_came_with_the_data_stay(self, tmp_path: Path) -> None:
-        file = write_npz(tmp_path / "noisy.npz", y_train=self.noisy, true_train=self.truth)
+        file = write_npz(tmp_path / "noisy.npz", y_train=self.noisy, true_train=self.true_label)
         problem = prepare(tiny_run(file, noise="none"))
-        for rows in (problem.train, problem.clean, problem.select):
+        for rows in (problem.train, problem.clean, problem.validation):
             given = torch.from_numpy(self.noisy)[rows.index]
             assert torch.equal(rows.given, torch.where(rows.given == UNLABELED, UNLABELED, given))
-            assert torch.equal(rows.true, torch.from_numpy(self.truth)[rows.index])
+            assert torch.equal(rows.true, torch.from_numpy(self.true_label)[rows.index])
         assert (problem.clean.given != UNLABELED).all()
         assert (problem.clean.given != problem.clean.true).any()
 
     def test_labels_from_a_file_are_looked_up(self, data: Path, tmp_path: Path) -> None:
         np.save(tmp_path / "people.npy", self.noisy)
         problem = prepare(tiny_run(data, noise=f"file:{tmp_path / 'people.npy'}", unlabeled=0))
-        for rows in (problem.train, problem.clean, problem.select):
+        for rows in (problem.train, problem.clean, problem.validation):
             assert torch.equal(rows.given, torch.from_numpy(self.noisy)[rows.index])
-        wrong = (self.noisy != self.truth)[problem.train.index]
+        wrong = (self.noisy != self.true_label)[problem.train.index]
         assert problem.noise_rate == pytest.approx(wrong.mean())
 
     def test_a_clean_part_of_its_own_has_none(self, tmp_path: Path) -> None:
         x, y = samples(30, seed=7)
-        file = write_npz(tmp_path / "own.npz", x_meta=x, y_meta=y)
+        file = write_npz(tmp_path / "own.npz", x_clean=x, y_clean=y)
         problem = prepare(tiny_run(file, noise="none"))
         assert set(problem.clean.given.tolist()) == {UNLABELED}
         assert len(problem.train) == 80
@@ -134,21 +135,21 @@ class TestLabelsGivenToTheCleanRows:
 
 
 def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
-    truth = samples(80, seed=0)[1]
-    noisy = np.where(np.arange(80) % 5 == 0, (truth + 1) % 3, truth)
-    file = write_npz(tmp_path / "noisy.npz", y_train=noisy, true_train=truth)
+    true_label = samples(80, seed=0)[1]
+    noisy = np.where(np.arange(80) % 5 == 0, (true_label + 1) % 3, true_label)
+    file = write_npz(tmp_path / "noisy.npz", y_train=noisy, true_train=true_label)
     problem = prepare(tiny_run(file, noise="none", unlabeled=0))
-    wrong = (noisy != truth)[problem.train.index]
+    wrong = (noisy != true_label)[problem.train.index]
     assert problem.noise_rate == pytest.approx(wrong.mean())
 
 
 def test_nothing_labeled_is_refused(tmp_path: Path) -> None:
     x, y = samples(30, seed=7)
-    file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_meta=x, y_meta=y)
+    file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_clean=x, y_clean=y)
     with pytest.raises(InputError, match="no training row has a label"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
     few = np.where(np.arange(80) < 1, 0, -1)
-    file = write_npz(tmp_path / "one.npz", y_train=few, x_meta=x, y_meta=y)
+    file = write_npz(tmp_path / "one.npz", y_train=few, x_clean=x, y_clean=y)
     with pytest.raises(InputError, match="one training row has a label: the classifier's first epochs need two"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
 
@@ -196,7 +197,7 @@ def probe() -> dict[str, Any]:
 def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate is exact, and no class draws the flips to itself as truck does in the published array."""
     monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
-    problem = prepare(recipe("digits", noise=f"feature:{rate}", meta=100, device="cpu"))
+    problem = prepare(recipe("digits", noise=f"feature:{rate}", clean=100, device="cpu"))
     n = len(problem.train)
     assert n == 1197
     assert problem.noise_rate == pytest.approx(int(n * rate + 1e-9) / n, abs=1e-12)
@@ -207,7 +208,7 @@ def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypa
 
 def test_the_probe_has_learned_and_has_no_ties(probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
-    prepare(recipe("digits", noise="feature:0.2", meta=100, device="cpu"))
+    prepare(recipe("digits", noise="feature:0.2", clean=100, device="cpu"))
     scores, true = probe["scores"], probe["true"]
     assert scores.dtype == torch.float64
     assert (scores.argmax(1) == true).double().mean() > 0.97
@@ -224,16 +225,16 @@ def test_runs_that_share_a_reading_share_the_probe(data: Path, monkeypatch: pyte
         return log_probabilities(*args, **how)
 
     monkeypatch.setattr(prepare_module, "log_probabilities", ask)
-    readings = Readings()
+    read_cache = ReadCache()
     changes = ({"noise": "feature:0.4"}, {"noise": "feature:0.2", "method": "fine-tune"}, {"seed": 1})
     runs = [tiny_run(data, **{"noise": "feature:0.4", **change}) for change in changes]
-    shared = [prepare(run, readings=readings) for run in runs]
+    shared = [prepare(run, read_cache=read_cache) for run in runs]
     assert asked == [0, 1]
     assert all(same_problem(one, prepare(run)) for one, run in zip(shared, runs, strict=True))
     other = data.with_name("other.npz")
     other.write_bytes(data.read_bytes())
     asked.clear()
-    prepare(tiny_run(other, noise="feature:0.4"), readings=readings)
+    prepare(tiny_run(other, noise="feature:0.4"), read_cache=read_cache)
     assert asked == [0]
 
 
@@ -275,11 +276,11 @@ def test_the_probe_is_the_same_each_time(data: Path) -> None:
 
 def test_probabilities_from_a_file_are_those_of_the_samples_by_number(data: Path, tmp_path: Path) -> None:
     """A file that is sure of one wrong class for the first rows of the data, and of the truth for all others."""
-    truth = samples(80, seed=0)[1]
+    true_label = samples(80, seed=0)[1]
     p = np.full((80, 3), 0.01)
-    p[np.arange(80), truth] = 0.9
+    p[np.arange(80), true_label] = 0.9
     p[:20] = 0.01
-    p[np.arange(20), (truth[:20] + 2) % 3] = 0.9
+    p[np.arange(20), (true_label[:20] + 2) % 3] = 0.9
     np.save(tmp_path / "p.npy", p)
     run = tiny_run(data, noise="feature:0.1", noise_probs=str(tmp_path / "p.npy"), unlabeled=0)
     train = prepare(run).train

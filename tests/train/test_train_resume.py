@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import BASIC, outcome, tiny_run, write_npz
 
 from metalabelnet.methods import METHODS
 from metalabelnet.train import RunFolder, Stopped, train
 from metalabelnet.train import checkpoint as checkpoints
 from metalabelnet.train.settings import Run
+from tiny import BASIC, outcome, tiny_run, write_npz
 
 WARM_UP, LATER = 2 * 4, {"used": 3 * 5, "left out": 3 * 4}  # steps
 FILES = {"run.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.csv", "calibration.json"}

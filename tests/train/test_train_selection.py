@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from tiny import BASIC, samples, tiny_run, write_npz
 from torch import Tensor
 
 from metalabelnet.data.batches import Batch
+from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.methods import METHODS, Method
 from metalabelnet.train import Result, Run, RunFolder, train
-from metalabelnet.train.prepare import Problem
+from tiny import BASIC, samples, tiny_run, write_npz
 
 SELECT, TEST = 10, 20  # rows; the first column says to which part a row belongs
 
@@ -63,14 +63,14 @@ def play(
     run = Run(data="digits", method="scripted", epochs=len(script), warmup=2, protocol=protocol, batch_size=4)
     clean, select = part(0, 12), part(1, SELECT)
     return train(
-        run, problem=Problem(train=part(0, 12), clean=clean, select=select, test=part(2, TEST), noise_rate=0.0)
+        run, problem=Problem(train=part(0, 12), clean=clean, validation=select, test=part(2, TEST), noise_rate=0.0)
     )
 
 
 def test_the_rows_to_select_on_decide_and_not_the_test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     result = play([(5, 20, 1), (8, 4, 1), (7, 19, 1)], monkeypatch)
     assert result.summary["selected_epoch"] == 1
-    assert result.summary["meta_accuracy"] == 80.0
+    assert result.summary["clean_accuracy"] == 80.0
     assert result.summary["test_accuracy"] == 20.0
     assert result.summary["test_accuracy_last"] == 95.0
     assert int(result.method.model()["net.now"]) == 1  # and the networks are that epoch's
@@ -79,7 +79,7 @@ def test_the_rows_to_select_on_decide_and_not_the_test_rows(monkeypatch: pytest.
 def test_a_tie_goes_to_the_lower_loss_and_then_to_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     """With eight of ten right the loss is lowest near a certainty of two."""
     result = play([(8, 1, 0.5), (8, 2, 2.0), (8, 3, 9.0), (8, 4, 2.0)], monkeypatch)
-    losses = [line["meta_loss"] for line in result.history]
+    losses = [line["clean_loss"] for line in result.history]
     assert losses[1] == losses[3] == min(losses) < max(losses)
     assert result.summary["selected_epoch"] == 1
 
@@ -104,16 +104,16 @@ def test_under_the_papers_protocol_what_learns_from_the_clean_rows_reports_its_l
 
 @pytest.mark.parametrize("method", BASIC)
 def test_the_papers_protocol_with_the_real_methods(method: str, tmp_path: Path) -> None:
-    run = tiny_run(write_npz(tmp_path / "tiny.npz"), method, protocol="paper", epochs=7, rate=0.3, rate_drops=())
+    run = tiny_run(write_npz(tmp_path / "tiny.npz"), method, protocol="paper", epochs=7, lr=0.3, lr_milestones=())
     result = train(run)
-    if method in ("meta-only", "fine-tune"):
+    if method in ("clean-only", "fine-tune"):
         expected = 6
     else:
         first = 2 if method == "metalabelnet" else 0
         candidates = result.history[first:]
-        expected = max(candidates, key=lambda line: (line["meta_accuracy"], -line["meta_loss"]))["epoch"]
+        expected = max(candidates, key=lambda line: (line["clean_accuracy"], -line["clean_loss"]))["epoch"]
     assert result.summary["selected_epoch"] == expected
-    assert result.summary["samples"]["select"] == result.summary["samples"]["clean"] == 18  # the whole meta-set
+    assert result.summary["samples"]["validation"] == result.summary["samples"]["clean"] == 18  # the whole clean set
 
 
 @pytest.mark.parametrize("protocol", ["default", "paper"])
@@ -135,10 +135,10 @@ def test_the_test_rows_decide_nothing(method: str, protocol: str, tmp_path: Path
 
 def test_without_test_rows_there_is_still_a_result(tmp_path: Path) -> None:
     """Where no truth is known but that of the clean rows, nothing can be measured, and the rest comes out."""
-    x_meta, y_meta = samples(18, seed=5)
-    data = write_npz(tmp_path / "mine.npz", x_test=None, y_test=None, x_meta=x_meta, y_meta=y_meta)
+    x_clean, y_clean = samples(18, seed=5)
+    data = write_npz(tmp_path / "mine.npz", x_test=None, y_test=None, x_clean=x_clean, y_clean=y_clean)
     summary = train(tiny_run(data, noise="none")).summary
     assert summary["samples"]["test"] == 0
     unknown = ("noise_rate", "test_accuracy", "test_accuracy_last", "macro_f1", "ece", "label_accuracy")
     assert {summary[key] for key in unknown} == {None}
-    assert summary["meta_accuracy"] > 50
+    assert summary["clean_accuracy"] > 50

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from metalabelnet.data.disk_tensor import DiskTensor
+from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows
-from metalabelnet.data.stored import Stored
 from metalabelnet.engine.engine import Engine, _tensors
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Stopped, train
-from metalabelnet.train.build import build
+from metalabelnet.train.build_method import build
 from metalabelnet.train.loop import Loop
-from metalabelnet.train.prepare import Problem
 from small import QUICK, batches, small_problem, small_run
 
-PARTS = ("train", "clean", "select", "test")
+PARTS = ("train", "clean", "validation", "test")
 
 
 def on_disk(problem: Problem, folder: Path) -> Problem:
@@ -24,7 +24,7 @@ def on_disk(problem: Problem, folder: Path) -> Problem:
 
     def moved(rows: Rows) -> Rows:
         assert isinstance(rows.x, torch.Tensor)
-        stored = Stored.empty(len(rows), tuple(rows.x.shape[1:]), rows.x.dtype, folder)
+        stored = DiskTensor.empty(len(rows), tuple(rows.x.shape[1:]), rows.x.dtype, folder)
         stored[0] = rows.x
         return dataclasses.replace(rows, x=stored)
 
@@ -33,7 +33,7 @@ def on_disk(problem: Problem, folder: Path) -> Problem:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_does_the_same_from_disk(name: str, tmp_path: Path) -> None:
-    run = small_run(name, epochs=3, warmup=1, augment="flip-crop", settings=QUICK.get(name, {}), looks=2)
+    run = small_run(name, epochs=3, warmup=1, augment="flip-crop", settings=QUICK.get(name, {}), snapshots=2)
     here, there = (train(run, problem=p) for p in (small_problem(9), on_disk(small_problem(9), tmp_path)))
     assert there.labels.to_csv() == here.labels.to_csv()
     assert [line["loss"] for line in there.history] == [line["loss"] for line in here.history]

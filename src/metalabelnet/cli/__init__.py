@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from metalabelnet.cli.output import never_fail_to_print
+from metalabelnet.cli.output_files import never_fail_to_print
 from metalabelnet.cli.parser import make_parser
 from metalabelnet.errors import InputError
 from metalabelnet.train import Diverged, Stopped

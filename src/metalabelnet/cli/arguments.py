@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from metalabelnet.data import DATASETS
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
-from metalabelnet.nets.outside import HUB
+from metalabelnet.nets.external import HUB
 from metalabelnet.train import Run, recipe
 
 if TYPE_CHECKING:
@@ -39,23 +39,23 @@ KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     tuple[int, ...]: (_numbers, "N,N"),
 }
 METAVARS = {  # of texts that are no names
-    **dict.fromkeys(("trusted", "truth", "label", "image", "text", "id"), "COL"),
-    **dict.fromkeys(("noise_probs", "meta_file"), "FILE"),
+    **dict.fromkeys(("clean_column", "true_label", "label", "image", "text", "id"), "COL"),
+    **dict.fromkeys(("noise_probs", "clean_file"), "FILE"),
     "data_dir": "DIR",
     "noise": "KIND:RATE",
     "features": "COL,COL",
     "test": "PATH",
 }
 GROUPS = {
-    "the data": ("data_dir", "noise", "noise_probs", "meta", "meta_file", "limit", "unlabeled", "split"),
+    "the data": ("data_dir", "noise", "noise_probs", "clean", "clean_file", "limit", "unlabeled", "split"),
     "a folder or a table of your own": (
-        *("label", "image", "text", "features", "id", "trusted", "truth", "test"),
+        *("label", "image", "text", "features", "id", "clean_column", "true_label", "test"),
         *("image_size", "encoder", "on_error", "memory_limit"),
     ),
-    "the method": ("method", "preset", "settings", "protocol", "looks"),
+    "the method": ("method", "preset", "settings", "protocol", "snapshots"),
     "the network and how it is trained": (
-        *("net", "pretrained", "head", "epochs", "warmup", "batch_size", "rate", "rate_drops", "momentum"),
-        *("weight_decay", "order", "augment", "seed", "device", "dtype", "engine"),
+        *("net", "pretrained", "head", "epochs", "warmup", "batch_size", "lr", "lr_milestones", "momentum"),
+        *("weight_decay", "order", "augment", "seed", "device", "dtype", "execution"),
     ),
 }
 
@@ -74,8 +74,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, several_methods: bool 
             if name == "settings":
                 form = "METHOD.NAME=VALUE" if several_methods else "NAME=VALUE"
                 add("--set", dest=name, action="append", default=[], metavar=form, help=f"{text}; repeatable")
-            elif name == "meta":
-                add("--meta", type=_count_or_file, metavar="N|FILE", help=text)
+            elif name == "clean":
+                add("--clean", type=_count_or_file, metavar="N|FILE", help=text)
             elif name == "pretrained":
                 add("--pretrained", nargs="?", const=HUB, metavar="FILE", help=text)
             else:
@@ -99,8 +99,8 @@ def _default(name: str, recipes: Sequence[Run]) -> str:
 def run_from(args: argparse.Namespace, **changes: Any) -> Run:
     """The run these arguments ask for."""
     given = {f.name: getattr(args, f.name, None) for f in dataclasses.fields(Run)}
-    if isinstance(given["meta"], str):
-        given |= {"meta": None, "meta_file": given["meta"]}
+    if isinstance(given["clean"], str):
+        given |= {"clean": None, "clean_file": given["clean"]}
     settings = dict(_pair(text) for text in given["settings"] or ())
     # Of several methods each has settings of its own.
     given["settings"] = settings_of(changes["method"], settings) if "methods" in args else settings

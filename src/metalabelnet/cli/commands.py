@@ -12,24 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from metalabelnet import train as training
-from metalabelnet.cli import comparison, shown
-from metalabelnet.cli.announcement import announce, describe
+from metalabelnet.cli import comparison
 from metalabelnet.cli.arguments import run_from
-from metalabelnet.cli.by_heart import by_heart
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.formats import FORMATS, choose, read_table
-from metalabelnet.cli.output import check_folder, for_data, whole
+from metalabelnet.cli.output_files import check_folder, for_data, whole
+from metalabelnet.cli.run_description import announce, describe
 from metalabelnet.data import DATASETS
-from metalabelnet.data.readings import Readings
+from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, unknown
+from metalabelnet.inference.export import to_onnx
+from metalabelnet.inference.predict import Predictor, Reader
+from metalabelnet.inference.relabel import relabel
+from metalabelnet.labels.export_formats import FORMATS, choose, read_table
+from metalabelnet.labels.memorization_check import by_heart
+from metalabelnet.launch.process_pool import Job, train_all
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISES
+from metalabelnet.report import tool_samples
 from metalabelnet.train import RunFolder, Stopped
-from metalabelnet.train.export import to_onnx
-from metalabelnet.train.predict import Predictor, Reader
 from metalabelnet.train.prepare import device_of, prepare
-from metalabelnet.train.relabel import relabel
-from metalabelnet.train.several import Job, train_all
 
 if TYPE_CHECKING:
     import argparse
@@ -101,13 +102,13 @@ def compare(args: argparse.Namespace) -> None:
     console = Console()
     console.say(f"{len(jobs)} runs of {len(names)} methods on {first.data}, noise {first.noise}, {workers} at a time")
     with interruptible() as stop, console.progress(total=len(jobs)) as progress:
-        readings = Readings(at_a_time=min(workers, len(jobs)))
-        announce(console, jobs, workers, progress, readings, resume=args.resume)
+        read_cache = ReadCache(at_a_time=min(workers, len(jobs)))
+        announce(console, jobs, workers, progress, read_cache, resume=args.resume)
         outcomes = train_all(
             jobs,
             resume=args.resume,
             workers=workers,
-            readings=readings,
+            read_cache=read_cache,
             on_progress=lambda n, p: progress.update(n, jobs[n].folder.name, p),
             stop=stop,
             go_on=True,
@@ -128,7 +129,7 @@ def labels(args: argparse.Namespace) -> None:
     rows = read_table(text)
     chosen = choose(rows, suspects=args.suspects, top=args.top)
     if args.format in ("label-studio", "fiftyone") and args.data is None:
-        chosen, notes = shown.of_rows(args.run, chosen, args.format)
+        chosen, notes = tool_samples.of_rows(args.run, chosen, args.format)
         for note in notes:
             Console().say(note)
     if chosen is not rows or args.format != "csv":
@@ -233,7 +234,7 @@ def run_name(run: Run, *, with_method: bool = True) -> str:
     """A folder name that tells runs apart."""
     noise = run.noise.partition(":")[0] + (run.noise.partition(":")[2] if run.noise.count("/") == 0 else "")
     data = Path(os.path.abspath(run.data))  # noqa: PTH100  # `.` has no name of its own
-    parts = [data.stem, run.method if with_method else "", noise, f"meta{run.meta or ''}"]
+    parts = [data.stem, run.method if with_method else "", noise, f"clean{run.clean or ''}"]
     parts += [f"limit{run.limit}"] if run.limit else []
     parts += [f"unlabeled{run.unlabeled}"] if run.unlabeled else []
     parts += [f"seed{run.seed}"] if with_method else []

@@ -7,10 +7,11 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.cli.console import aligned
-from metalabelnet.cli.curves import draw_curves
-from metalabelnet.cli.recommendation import recommend, wilson
+from metalabelnet.core.intervals import wilson_percent
 from metalabelnet.errors import InputError
 from metalabelnet.report.comparison import spread
+from metalabelnet.report.curve_plot import draw_curves
+from metalabelnet.report.recommendation import recommend
 from metalabelnet.train import Diverged, RunFolder
 
 if TYPE_CHECKING:
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.cli.console import Console
-    from metalabelnet.train.several import Job, Outcome
+    from metalabelnet.launch.process_pool import Job, Outcome
 
 
 def show_summary(console: Console, files: RunFolder) -> None:
     """The result of one run, and where it is."""
     s = files.summary()
     labeled = s["samples"]["train"] - s.get("unlabeled", 0)
-    count = s["samples"]["select"]
-    low, high = wilson(s["meta_accuracy"], count)
-    of = f"{_percent(s['meta_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
+    count = s["samples"]["validation"]
+    low, high = wilson_percent(s["clean_accuracy"], count)
+    of = f"{_percent(s['clean_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
     right = f"{of} right, which stands for {low:.0f} to {high:.0f} %"
     epoch = f"epoch {s['selected_epoch'] + 1} of {s['epochs']}"  # as while it ran; files count from 0
     rows = [["selected", f"{epoch}, with {right} (95 %)"]]
@@ -38,11 +39,11 @@ def show_summary(console: Console, files: RunFolder) -> None:
             ["per class", _classes(s["class_accuracy"])],
             ["calibration error", f"{_percent(s['ece'])}; calibrated {_percent(s['ece_calibrated'])}"],
         ]
-    elif s.get("meta_macro_f1") is not None:  # an earlier version wrote none
+    elif s.get("clean_macro_f1") is not None:  # an earlier version wrote none
         rows += [
-            ["macro-F1", f"{_percent(s['meta_macro_f1'])} of the same samples"],
-            ["per class", _classes(s["meta_class_accuracy"])],
-            ["calibration error", f"{_percent(s['meta_ece'])} before calibrating on them"],
+            ["macro-F1", f"{_percent(s['clean_macro_f1'])} of the same samples"],
+            ["per class", _classes(s["clean_class_accuracy"])],
+            ["calibration error", f"{_percent(s['clean_ece'])} before calibrating on them"],
         ]
     if s.get("right_after") is not None:
         rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])
@@ -72,7 +73,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
         "right labels": "right_after",
     }
     if all(o.summary is None or o.summary["test_accuracy"] is None for o in outcomes):
-        shown = {"clean accuracy": "meta_accuracy"}  # without a test part the held-out clean rows are all there is
+        shown = {"clean accuracy": "clean_accuracy"}  # without a test part the held-out clean rows are all there is
     columns = ["method", *shown, "seconds"]
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
@@ -82,7 +83,7 @@ def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Ou
         rows.append([method, *cells, seconds])
     seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
     console.print(
-        f"{run.data}, noise {run.noise}, {run.meta or 'all'} clean samples: per cent, mean over {seeds} "
+        f"{run.data}, noise {run.noise}, {run.clean or 'all'} clean samples: per cent, mean over {seeds} "
         f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
     )
     console.table(columns, rows)

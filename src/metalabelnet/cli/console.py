@@ -143,7 +143,7 @@ def _told(progress: Progress) -> tuple[float, str]:
     test = "" if m["test_accuracy"] is None else f", test {m['test_accuracy']:.1f} %"
     return (
         done,
-        f"epoch {progress.epoch}/{progress.epochs}: loss {m['loss']:.4f}, clean {m['meta_accuracy']:.1f} %{test}",
+        f"epoch {progress.epoch}/{progress.epochs}: loss {m['loss']:.4f}, clean {m['clean_accuracy']:.1f} %{test}",
     )
 
 

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import metalabelnet
 from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
-from metalabelnet.cli.formats import FORMATS
 from metalabelnet.cli.report import report
 from metalabelnet.cli.reproduce import EXAMPLES as REPRODUCE
 from metalabelnet.cli.reproduce import add_reproduce, reproduce
 from metalabelnet.cli.review import EXAMPLES as REVIEW
 from metalabelnet.cli.review import add_review, review
-from metalabelnet.data.own import ON_ERROR
+from metalabelnet.data.files.reader import ON_ERROR
+from metalabelnet.labels.export_formats import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TRAIN = """examples:
-  metalabelnet train digits --noise uniform:0.4 --meta 100
+  metalabelnet train digits --noise uniform:0.4 --clean 100
   metalabelnet train digits --method fine-tune --noise feature:0.4 --seed 1 --out runs/mine
   metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
   metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
   metalabelnet train digits --noise uniform:0.4 --resume          go on after a crash
-  metalabelnet train photos/ --meta checked.csv                   a subfolder per class, a table of checked labels
-  metalabelnet train mine.npz --meta checked.csv                  ids are row numbers, from 0
-  metalabelnet train table.csv --label kind --trusted checked     rows marked in the column checked are clean
-  metalabelnet train photos/ --meta checked.csv --net timm:resnet18 --pretrained
+  metalabelnet train photos/ --clean checked.csv                   a subfolder per class, a table of checked labels
+  metalabelnet train mine.npz --clean checked.csv                  ids are row numbers, from 0
+  metalabelnet train table.csv --label kind --clean-column checked     rows marked in the column checked are clean
+  metalabelnet train photos/ --clean checked.csv --net timm:resnet18 --pretrained
 """
 COMPARE = """examples:
   metalabelnet compare digits --noise uniform:0.4 --seeds 3

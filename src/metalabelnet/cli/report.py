@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.output import check_folder, whole
+from metalabelnet.cli.output_files import check_folder, whole
 from metalabelnet.report import make_report
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from metalabelnet.cli.commands import interruptible
 from metalabelnet.cli.console import Console
 from metalabelnet.errors import InputError, unknown
-from metalabelnet.paper import document
-from metalabelnet.paper.entries import Selection, check, entries
-from metalabelnet.paper.figures import draw
-from metalabelnet.paper.places import Places, check_probs, smoke_probs, unpack_human_labels
-from metalabelnet.paper.recipes import READY, WHATS
-from metalabelnet.paper.results import Results
-from metalabelnet.paper.runner import Runner
-from metalabelnet.paper.tables import tables
+from metalabelnet.reproduction import document
+from metalabelnet.reproduction.entries import Selection, check, entries
+from metalabelnet.reproduction.figures import draw
+from metalabelnet.reproduction.recipes import READY, WHATS
+from metalabelnet.reproduction.resources import Places, check_probs, smoke_probs, unpack_human_labels
+from metalabelnet.reproduction.results import Results
+from metalabelnet.reproduction.runner import Runner
+from metalabelnet.reproduction.tables import tables
 from metalabelnet.train import Diverged
 from metalabelnet.train.settings import DTYPES
 
@@ -69,7 +69,7 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
         default="given",
         help="which run comes first: as listed, or the cheapest (default: given)",
     )
-    add("--together", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
+    add("--concurrent", type=int, metavar="N", help="runs beside each other on a device (default: 8 on CUDA, else 1)")
     add(
         "--jobs",
         type=int,
@@ -131,15 +131,15 @@ def _run(
         dtype=args.dtype,
         commit=args.commit,
     )
-    together = (8 if places.on_cuda else 1) if args.together is None else args.together
-    if args.jobs not in (None, 1) and (places.on_cuda or args.together is not None):
-        raise InputError(f"jobs {args.jobs} is for runs on a CPU: on a device use --together alone")
+    concurrent = (8 if places.on_cuda else 1) if args.concurrent is None else args.concurrent
+    if args.jobs not in (None, 1) and (places.on_cuda or args.concurrent is not None):
+        raise InputError(f"jobs {args.jobs} is for runs on a CPU: on a device use --concurrent alone")
     with interruptible() as stop:
         runner = Runner(
             results,
             places,
             out,
-            together=together,
+            concurrent=concurrent,
             workers=args.jobs or 1,
             budget=None if args.budget is None else 60 * args.budget,
             cheapest=args.order == "cheapest",
@@ -210,7 +210,7 @@ def _accuracy(line: dict[str, object]) -> str:
 
 def selection_of(args: argparse.Namespace) -> Selection:
     """The runs that these arguments mean."""
-    for name, least in (("seeds", 1), ("together", 1), ("jobs", 1)):
+    for name, least in (("seeds", 1), ("concurrent", 1), ("jobs", 1)):
         value = getattr(args, name)
         if value is not None and value < least:
             raise InputError(f"{name} {value} is too small: the least is {least}")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.output import for_data, whole
-from metalabelnet.data import Reading
-from metalabelnet.review import server, source, take
+from metalabelnet.cli.output_files import for_data, whole
+from metalabelnet.data import ReadOptions
+from metalabelnet.review import exports, server, source
 from metalabelnet.review.store import Store
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   metalabelnet review runs/mine                            check suspects, build a clean set
   metalabelnet review photos/                              build a clean set of data that no run has seen
-  metalabelnet review runs/mine --take clean -o clean.csv  what was confirmed, for train --meta clean.csv
+  metalabelnet review runs/mine --take clean -o clean.csv  what was confirmed, for train --clean clean.csv
   metalabelnet review runs/mine --take labels -o labels.csv
   metalabelnet review runs/mine --take verdicts -o verdicts.csv
 """
@@ -31,12 +31,12 @@ def add_review(parser: argparse.ArgumentParser, file: Callable[[str], Path | Non
     add("source", metavar="RUN|DATA", help="a finished run's folder; or data, to build a clean set of it")
     add("--port", type=int, default=0, metavar="N", help="port of this computer's own address (default: a free one)")
     add("--open", action="store_true", help="open the page in a browser")
-    add("--take", choices=sorted(take.TAKES), help="serve no page; write the clean set, the labels or the verdicts")
+    add("--take", choices=sorted(exports.TAKES), help="serve no page; write the clean set, the labels or the verdicts")
     add("--drawn", action="store_true", help="with --take clean: leave out what was checked as a suspect")
     add("-o", "--output", type=file, metavar="FILE", help="where to write (default, and for -: standard output)")
     add("--db", type=Path, metavar="FILE", help="the file of the verdicts (default: review.sqlite in the run folder)")
     add("--data", metavar="PATH", help="where the run's data lies now, if it was moved")
-    add("--meta", metavar="PATH", help="where the run's clean set lies now, if it was moved")
+    add("--clean", metavar="PATH", help="where the run's clean set lies now, if it was moved")
     for name, text in (
         ("label", "column of the label"),
         ("image", "column of image paths"),
@@ -53,8 +53,8 @@ def review(args: argparse.Namespace) -> None:
         server.check_installed()
     console = Console()
     names = ("label", "image", "text", "features", "id")
-    reading = Reading(**{name: getattr(args, name) for name in names})
-    found = source.of(args.source, reading, data=args.data, meta=args.meta)
+    read_options = ReadOptions(**{name: getattr(args, name) for name in names})
+    found = source.of(args.source, read_options, data=args.data, clean=args.clean)
     store = Store(args.db or found.database)
     with console.progress() as bars:
         store.fill(found, bars.samples)
@@ -79,7 +79,7 @@ def review(args: argparse.Namespace) -> None:
 
 def _take(args: argparse.Namespace, found: source.Source, store: Store, console: Console) -> None:
     more = {"drawn": args.drawn} if args.take == "clean" else {}
-    lines = list(take.lines(take.TAKES[args.take](store, found, **more)))
+    lines = list(exports.lines(exports.TAKES[args.take](store, found, **more)))
     if args.take == "clean":
         for note in found.notes:
             console.say(note)

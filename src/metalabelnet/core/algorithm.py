@@ -21,7 +21,7 @@ Which pass does what (f is in train mode, g in eval mode):
 (The paper's label net, one layer, has neither BatchNorm nor dropout.)
 
 The authors' code updates the running statistics in the pass over x_m too, and so does the default here;
-`meta_updates_statistics=False` leaves them to the training batches.
+`clean_updates_statistics=False` leaves them to the training batches.
 
 The iteration takes soft labels from whatever makes them: a label net (`Phase2`), or a table with a row for each
 sample, where φ are the label logits of the batch.
@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn import functional
 
+from metalabelnet.core.forward_ad_cache import Products
+from metalabelnet.core.forward_pass import Theta, forward, generate, trainable
 from metalabelnet.core.losses import (
     LossScale,
     classification_loss,
@@ -43,9 +45,7 @@ from metalabelnet.core.losses import (
     entropy_loss,
     scale_factor,
 )
-from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
-from metalabelnet.core.passes import Theta, forward, generate, trainable
-from metalabelnet.core.products import Products
+from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,8 +67,8 @@ class Phase2Settings:
         default="per-class-mean",
         metadata={"help": "Lc and Le as the mean over classes (the authors' code) or the sum (the equations)"},
     )
-    engine: Engine = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
-    meta_updates_statistics: bool = field(
+    differentiation: Differentiation = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
+    clean_updates_statistics: bool = field(
         default=True,
         metadata={"help": "whether the pass over the clean batch updates BatchNorm's running statistics"},
     )
@@ -99,7 +99,7 @@ class Iteration:
 
     def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
         self.f, self.sgd, self.settings, self.clean_weight = f, sgd, settings, clean_weight
-        self.meta_gradient = MetaGradient(settings.engine)
+        self.meta_gradient = MetaGradient(settings.differentiation)
 
     def __call__(
         self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int, soft_loss: SoftLoss | None = None
@@ -113,7 +113,7 @@ class Iteration:
             return forward(f, x, weights, seed=seed, update_statistics=first, products=products)
 
         def l_meta(weights: Theta) -> Tensor:
-            logits = forward(f, x_m, weights, seed=seed + 1, update_statistics=s.meta_updates_statistics)
+            logits = forward(f, x_m, weights, seed=seed + 1, update_statistics=s.clean_updates_statistics)
             return cross_entropy(logits, y_m).mean()
 
         # Iteration step 1: soft labels for the batch

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd import forward_ad
 
-from metalabelnet.core.metagrad import (
+from metalabelnet.core.forward_ad_cache import make_dual, unpack_dual
+from metalabelnet.core.meta_gradient import (
     EngineChoice,
     gradients,
     look_ahead,
@@ -32,14 +33,13 @@ from metalabelnet.core.metagrad import (
     step_along,
     through,
 )
-from metalabelnet.core.products import make_dual, unpack_dual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from metalabelnet.core.passes import Theta
+    from metalabelnet.core.forward_pass import Theta
 
 
 class LookAheadGradient(EngineChoice):
@@ -64,7 +64,7 @@ class LookAheadGradient(EngineChoice):
         """
         weights = list(theta.values())
         loss = training_loss(logits)
-        twice = self.engine == "double-backward"
+        twice = self.differentiation == "double-backward"
         gradient = torch.autograd.grad(loss, weights, retain_graph=True, create_graph=twice, allow_unused=True)
         ahead = look_ahead(theta, gradient, inner_step)
         meta = meta_loss(ahead)
@@ -75,9 +75,9 @@ class LookAheadGradient(EngineChoice):
 
         while True:
             try:
-                if self.engine == "exact":
+                if self.differentiation == "exact":
                     h_g = _forward_over_reverse(gradient_at, theta, g)
-                elif self.engine == "double-backward":
+                elif self.differentiation == "double-backward":
                     if not twice:
                         gradient = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
                     h_g = dict(zip(theta, through(gradient, g, weights, zero_where_unseen=True), strict=True))

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Optimizer:
     """Steps against the gradients in `.grad`, in place. The state is a dict of tensors that stay where they are."""
 
-    def __init__(self, weights: Iterable[Tensor], rate: float) -> None:
+    def __init__(self, weights: Iterable[Tensor], lr: float) -> None:
         self.weights = list(weights)
         first = self.weights[0]
-        self.rate = torch.tensor(rate, dtype=first.dtype, device=first.device)
+        self.lr = torch.tensor(lr, dtype=first.dtype, device=first.device)
 
-    def set_rate(self, rate: float) -> None:
+    def set_lr(self, lr: float) -> None:
         """Change the learning rate from the next step on."""
-        self.rate.fill_(rate)
+        self.lr.fill_(lr)
 
     def step(self) -> None:
         """Move every weight."""
@@ -43,7 +43,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state, for a checkpoint."""
-        return {"rate": self.rate, **self.tensors()}
+        return {"lr": self.lr, **self.tensors()}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ class Optimizer:
 class SGD(Optimizer):
     """b ← μb + (∇ + dw), w ← w − λb: momentum μ, weight decay d, rate λ, as `torch.optim.SGD`."""
 
-    def __init__(self, weights: Iterable[Tensor], *, rate: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(weights, rate)
+    def __init__(self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(weights, lr)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.buffers = self._zeros()
 
@@ -73,7 +73,7 @@ class SGD(Optimizer):
         torch._foreach_mul_(buffers, self.momentum)
         torch._foreach_add_(buffers, gradients)
         torch._foreach_add_(buffers, weights, alpha=self.weight_decay)
-        torch._foreach_sub_(weights, torch._foreach_mul(buffers, self.rate))  # noqa: SLF001 (as torch.optim does)
+        torch._foreach_sub_(weights, torch._foreach_mul(buffers, self.lr))  # noqa: SLF001 (as torch.optim does)
 
     def tensors(self) -> dict[str, Tensor]:
         """The momentum of every weight."""
@@ -87,14 +87,14 @@ class Adam(Optimizer):
         self,
         weights: Iterable[Tensor],
         *,
-        rate: float,
+        lr: float,
         weight_decay: float,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
     ) -> None:
-        super().__init__(weights, rate)
+        super().__init__(weights, lr)
         self.weight_decay, self.betas, self.epsilon = weight_decay, betas, epsilon
-        self.count = torch.zeros_like(self.rate)
+        self.count = torch.zeros_like(self.lr)
         self.first, self.second = self._zeros(), self._zeros()
 
     @torch.no_grad()
@@ -102,7 +102,7 @@ class Adam(Optimizer):
         """Move every weight that has a gradient."""
         self.count.add_(1)
         b1, b2 = self.betas
-        step_size = self.rate / (1 - b1**self.count)
+        step_size = self.lr / (1 - b1**self.count)
         correction = (1 - b2**self.count).sqrt()
         for weight, first, second in zip(self.weights, self.first, self.second, strict=True):
             if weight.grad is not None:

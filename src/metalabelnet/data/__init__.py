@@ -11,16 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from metalabelnet.data import checked, cifar, copies, digits, fashion_mnist, npz, own
-from metalabelnet.data.download import Progress, data_folder
-from metalabelnet.data.own import Reading
+from metalabelnet.data.benchmarks import cifar, digits, fashion_mnist
+from metalabelnet.data.benchmarks.download import Progress, data_folder
+from metalabelnet.data.files import clean_set, duplicates, npz, reader
+from metalabelnet.data.files.reader import ReadOptions
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DATASETS", "PATHS", "UNLABELED", "DataSet", "Progress", "Reading", "Rows", "Source", "data_folder", "load"]
+__all__ = [
+    "DATASETS",
+    "PATHS",
+    "UNLABELED",
+    "DataSet",
+    "Progress",
+    "ReadOptions",
+    "Rows",
+    "Source",
+    "data_folder",
+    "load",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ def load(
     classes: tuple[str, ...] | None = None,
     *,
     noisy: bool = False,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     on_samples: Progress | None = None,
 ) -> DataSet:
     """The data set with that name, or the one at that path: a folder of images, a table, an .npz file.
@@ -79,17 +91,17 @@ def load(
     for folders and tables, but for the file of the clean set, which any data may have; `on_samples` hears how many are
     read.
     """
-    path, how = Path(name), reading or Reading()
-    if name not in DATASETS and own.is_own(path):
-        return own.read(path, how, folder, on_samples)
+    path, how = Path(name), read_options or ReadOptions()
+    if name not in DATASETS and reader.is_own(path):
+        return reader.read(path, how, folder, on_samples)
     if name in DATASETS:
         data = DATASETS[name].read(folder, progress)
     elif path.suffix.lower() == ".npz":
-        data = npz.read(path, classes=classes, noisy=noisy or (how.meta_file is not None and not how.noise_to_come))
-        data = dataclasses.replace(data, notes=(*data.notes, *copies.noted(data)))
+        data = npz.read(path, classes=classes, noisy=noisy or (how.clean_file is not None and not how.noise_to_come))
+        data = dataclasses.replace(data, notes=(*data.notes, *duplicates.noted(data)))
     else:
         data = _no_data(name, path)
-    return data if how.meta_file is None else checked.in_numbers(data, Path(how.meta_file))
+    return data if how.clean_file is None else clean_set.in_numbers(data, Path(how.clean_file))
 
 
 def _no_data(name: str, path: Path) -> NoReturn:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from metalabelnet.data.npz import CHANNELS
+from metalabelnet.data.files.npz import CHANNELS
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from metalabelnet.data.ahead import ahead
 from metalabelnet.data.augment import AUGMENTS, draw
+from metalabelnet.data.disk_tensor import DiskTensor
+from metalabelnet.data.prefetch import ahead
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.stored import Stored
-from metalabelnet.data.strong import draw_strong, strong
+from metalabelnet.data.strong_augment import draw_strong, strong
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.data.rows import Rows
-    from metalabelnet.data.stored import Samples
 
 
 ORDERS = ("shuffled", "given")
@@ -102,7 +102,7 @@ class Batches:
     @property
     def streamed(self) -> bool:
         """Whether samples are read from disk."""
-        return isinstance(self.train.x, Stored) or isinstance(self.clean.x, Stored)
+        return isinstance(self.train.x, DiskTensor) or isinstance(self.clean.x, DiskTensor)
 
     def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Batch, None, None]:
         """The batches of an epoch from step `start` on. Samples on disk are read ahead."""
@@ -201,7 +201,7 @@ class Batches:
 
 
 def _read(x: Samples, rows: Tensor) -> Tensor | None:
-    return x.read(rows) if isinstance(x, Stored) else None
+    return x.read(rows) if isinstance(x, DiskTensor) else None
 
 
 def _arrived(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metalabelnet.data.stored import Samples, Stored
+from metalabelnet.data.disk_tensor import DiskTensor, Samples
 from metalabelnet.errors import InputError
 
 UNLABELED = -1
@@ -51,7 +51,7 @@ class Rows:
         where = positions.to(self.x.device)
         return dataclasses.replace(
             self,
-            x=self.x.take(where) if isinstance(self.x, Stored) else self.x[where],
+            x=self.x.take(where) if isinstance(self.x, DiskTensor) else self.x[where],
             given=self.given[where],
             true=self.true[where],
             index=self.index[where],
@@ -90,7 +90,7 @@ class DataSet:
     name: str
     train: Rows
     test: Rows | None = None
-    meta: Rows | None = None
+    clean: Rows | None = None
     checked: Tensor | None = None
     inputs: dict[str, Any] | None = None
     cells: str = ""

@@ -1,4 +1,4 @@
-"""Which rows are trained on, which are the clean meta-set, and which are the test."""
+"""Which rows are trained on, which are the clean set, and which are the test."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The three parts of a run. `meta.true` is known in every row; `test` may have no rows."""
+    """The three parts of a run. `clean.true` is known in every row; `test` may have no rows."""
 
     train: Rows
-    meta: Rows
+    clean: Rows
     test: Rows
 
 
-def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int | None = None) -> Split:
+def general(data: DataSet, clean_size: int, generator: torch.Generator, test_size: int | None = None) -> Split:
     """A clean set balanced over the classes, and the data's test part or one put aside.
 
     The clean set is drawn from the data's clean part, else from the training rows whose truth is known,
-    which are then trained on no more; with `meta` 0 it is all of them. Training rows that a person has checked
+    which are then trained on no more; with `clean_size` 0 it is all of them. Training rows that a person has checked
     belong to the clean part, whatever else they were drawn for. Where the data has no test part, `test_size` training
     rows whose truth is known (500 of 1500 or more, else a quarter) are put aside in proportion to the classes,
     never the last row of a class. Where no training row's truth is known, that test set has no rows.
@@ -45,20 +45,20 @@ def general(data: DataSet, meta: int, generator: torch.Generator, test_size: int
     if data.checked is not None:
         source, what = _checked(data, data.checked, kept), "clean rows"
         free = _known(source)
-    elif data.meta is None:
+    elif data.clean is None:
         source, free = train, known[kept[known]]
         what = f"training rows with a known true label{beside}"
     else:
-        source, free, what = data.meta, _known(data.meta), "clean rows"
-    if meta == 0:
+        source, free, what = data.clean, _known(data.clean), "clean rows"
+    if clean_size == 0:
         _check_every_class(source.true.cpu()[free], data.classes, f"the {what}")
-        meta = len(free)
-    chosen = free[_balanced(source.true.cpu()[free], data.classes, meta, what, generator)]
+        clean_size = len(free)
+    chosen = free[_balanced(source.true.cpu()[free], data.classes, clean_size, what, generator)]
     if source is train:
         kept[chosen] = False
     if not kept.any():
-        raise InputError(f"{data.name}: a meta-set of {meta}{beside} leaves no row to train on; take fewer")
-    return Split(train=train.take(kept.nonzero()[:, 0]), meta=source.take(chosen), test=test)
+        raise InputError(f"{data.name}: a clean set of {clean_size}{beside} leaves no row to train on; take fewer")
+    return Split(train=train.take(kept.nonzero()[:, 0]), clean=source.take(chosen), test=test)
 
 
 def _checked(data: DataSet, labels: Tensor, kept: Tensor) -> Rows:
@@ -66,48 +66,50 @@ def _checked(data: DataSet, labels: Tensor, kept: Tensor) -> Rows:
     found = (labels.cpu() != UNLABELED).nonzero()[:, 0]
     kept[found] = False
     rows = dataclasses.replace(data.train.take(found), true=labels[found])
-    if data.meta is None:
+    if data.clean is None:
         return rows
-    return rows.and_then(data.meta.with_given(torch.full_like(data.meta.given, UNLABELED)))  # nobody else labeled them
+    return rows.and_then(
+        data.clean.with_given(torch.full_like(data.clean.given, UNLABELED))
+    )  # nobody else labeled them
 
 
-def paper(data: DataSet, meta: int, generator: torch.Generator) -> Split:
-    """The authors' split: all training rows stay, and the test rows are halved into meta-set and test.
+def paper(data: DataSet, clean_size: int, generator: torch.Generator) -> Split:
+    """The authors' split: all training rows stay, and the test rows are halved into clean set and test.
 
-    The half is the first of a random permutation, not stratified, and the meta-set is its first `meta` rows.
+    The half is the first of a random permutation, not stratified, and the clean set is its first `clean_size` rows.
     """
     if data.checked is not None:
         raise InputError(
-            f"{data.name}: the paper's split takes the meta-set from the test part, not from a file; "
+            f"{data.name}: the paper's split takes the clean set from the test part, not from a file; "
             "use the split 'general'"
         )
     if data.test is None:
         raise InputError(
-            f"{data.name}: the paper's split takes the meta-set from the test part, and the data has none; "
+            f"{data.name}: the paper's split takes the clean set from the test part, and the data has none; "
             f"use the split 'general'"
         )
     order = _known(data.test)
     order = order[torch.randperm(len(order), generator=generator)]
     half = len(order) // 2
-    _check_size(meta, len(data.classes), half, f"rows in half of the {len(order)} test rows")
-    clean = data.test.take(order[:meta])
-    _check_every_class(clean.true.cpu(), data.classes, "the meta-set drawn from the test rows")
-    return Split(train=data.train, meta=clean, test=data.test.take(order[half:]))
+    _check_size(clean_size, len(data.classes), half, f"rows in half of the {len(order)} test rows")
+    clean = data.test.take(order[:clean_size])
+    _check_every_class(clean.true.cpu(), data.classes, "the clean set drawn from the test rows")
+    return Split(train=data.train, clean=clean, test=data.test.take(order[half:]))
 
 
 SPLITS: dict[str, Callable[[DataSet, int, torch.Generator], Split]] = {"general": general, "paper": paper}
 
 
-def hold_out(meta: Rows, generator: torch.Generator) -> tuple[Rows, Rows]:
-    """A meta-set in two parts: to learn from, and a fifth, in proportion to the classes, to select on.
+def hold_out(clean: Rows, generator: torch.Generator) -> tuple[Rows, Rows]:
+    """A clean set in two parts: to learn from, and a fifth, in proportion to the classes, to select on.
 
     The last sample of a class stays with what is learned from; with one sample a class nothing is left to
     select on, and the second part has no rows.
     """
-    labels, classes = meta.true.cpu(), len(meta.classes)
-    n = min(max(1, round(len(meta) / 5)), _spare(labels, classes))
+    labels, classes = clean.true.cpu(), len(clean.classes)
+    n = min(max(1, round(len(clean) / 5)), _spare(labels, classes))
     select = _stratified(labels, classes, n, generator)
-    return meta.take(_others(select, len(meta))), meta.take(select)
+    return clean.take(_others(select, len(clean))), clean.take(select)
 
 
 def limited(rows: Rows, n: int, generator: torch.Generator) -> Rows:
@@ -206,17 +208,17 @@ def _others(positions: Tensor, n: int) -> Tensor:
     return kept.nonzero()[:, 0]
 
 
-def _check_size(meta: int, classes: int, most: int, what: str) -> None:
-    if meta < classes:
-        raise InputError(f"a meta-set of {meta} is too small for {classes} classes; take {classes} or more")
+def _check_size(clean_size: int, classes: int, most: int, what: str) -> None:
+    if clean_size < classes:
+        raise InputError(f"a clean set of {clean_size} is too small for {classes} classes; take {classes} or more")
     if most < classes:
-        raise InputError(f"a meta-set needs a row of each of the {classes} classes, and there are {most} {what}")
-    if meta > most:
-        raise InputError(f"a meta-set of {meta} is too large: there are {most} {what}; take {most} or fewer")
+        raise InputError(f"a clean set needs a row of each of the {classes} classes, and there are {most} {what}")
+    if clean_size > most:
+        raise InputError(f"a clean set of {clean_size} is too large: there are {most} {what}; take {most} or fewer")
 
 
 def _check_every_class(labels: Tensor, classes: tuple[str, ...], where: str) -> None:
     missing = torch.bincount(labels, minlength=len(classes)) == 0
     if missing.any():
         name = classes[int(missing.nonzero()[0, 0])]
-        raise InputError(f"class {name!r} is missing from {where}: a meta-set needs a row of every class")
+        raise InputError(f"class {name!r} is missing from {where}: a clean set needs a row of every class")

@@ -26,14 +26,14 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from metalabelnet.core.passes import low_precision, precision
+from metalabelnet.core.forward_pass import low_precision, precision
 from metalabelnet.data.batches import Batch, Picks
-from metalabelnet.data.stored import chunk_size
+from metalabelnet.data.disk_tensor import chunk_size
 from metalabelnet.engine import hopper
-from metalabelnet.engine.compiled import compiled
-from metalabelnet.engine.counters import count_together
-from metalabelnet.engine.forms import Form, NoForm
-from metalabelnet.engine.operators import Operators
+from metalabelnet.engine.compiler import compiled
+from metalabelnet.engine.rewrites.batch_counters import count_together
+from metalabelnet.engine.rewrites.operators import Operators
+from metalabelnet.engine.trace_signature import Form, NoForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,10 +77,10 @@ class Engine:
         recorded: bool,
         compiled: bool = True,
         bf16: bool = False,
-        company: int = 1,
+        concurrent_runs: int = 1,
     ) -> None:
         self.method, self.batch_of = method, batch_of
-        self.recorded, self.compiled, self.bf16, self.company = recorded, compiled, bf16, company
+        self.recorded, self.compiled, self.bf16, self.concurrent_runs = recorded, compiled, bf16, concurrent_runs
         self._replays: dict[Any, Callable[[Given], Tensor]] = {}
 
     def step(self, given: Given) -> Tensor:
@@ -158,12 +158,12 @@ class Engine:
         """That of a run of the same form, on this one's tensors, or one of its own."""
         form: Form | None = None
         with suppress(NoForm):
-            form = Form(self.method, self.batch_of, self.bf16, self.company, type(given), list(static))
+            form = Form(self.method, self.batch_of, self.bf16, self.concurrent_runs, type(given), list(static))
         if form is not None and form.form in _recorded:
             graph, places = _recorded[form.form]
             return Recording(graph, [form.tensors[place] for place in places])
         recording = record(as_written, given, static)
-        hopper.in_company(recording.graph, self.company)
+        hopper.in_company(recording.graph, self.concurrent_runs)
         if form is not None:
             numbers = {id(tensor): number for number, tensor in enumerate(form.tensors)}
             if all(id(tensor) in numbers for tensor in recording.tensors):

@@ -16,10 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from metalabelnet.core.calibration import at_temperature
-from metalabelnet.core.passes import predict
+from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.disk_tensor import CHUNK
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
-from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.inputs import (
     Samples,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from metalabelnet.train.labels import LabelTable
+    from metalabelnet.labels.label_table import LabelTable
 
 RECORDING_PAYS = 5000  # steps on a card: fewer take less time than compiling them
 
@@ -57,7 +57,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     warmup         epochs on the given labels before the method's own; "auto": 11 of 30
     batch_size     samples in a batch; "auto": 64, fewer where an epoch would have less than 16 steps, 8 at least
     rate           the classifier's learning rate
-    rate_drops     epochs at which the rate drops to a tenth; "auto": after each third
+    lr_milestones     epochs at which the rate drops to a tenth; "auto": after each third
     momentum       the classifier's momentum
     weight_decay   the classifier's weight decay
     augment        of images of bytes: none, crop, flip-crop
@@ -75,7 +75,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     labels_        the corrected label of each sample of `fit`: the given one where it is trusted
     suspects_      a mask: whether the given label of each sample is suspected to be wrong
     history_       a line an epoch
-    summary_       numbers of the selected epoch; `meta_accuracy` is that on the samples that selected it
+    summary_       numbers of the selected epoch; `clean_accuracy` is that on the samples that selected it
     model_         the trained module
     method_        the method that was trained: another than `method` where there was no clean set
     samples_       what a sample is: its shape, and the mean and scale of its numbers
@@ -98,8 +98,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         epochs: int = 30,
         warmup: int | str = "auto",
         batch_size: int | str = "auto",
-        rate: float = 0.02,
-        rate_drops: tuple[int, ...] | str = "auto",
+        lr: float = 0.02,
+        lr_milestones: tuple[int, ...] | str = "auto",
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         augment: str = "none",
@@ -109,15 +109,15 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         settings: Mapping[str, Any] | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         device: str = "auto",
-        engine: str = "auto",
+        execution: str = "auto",
     ) -> None:
         self.method = method
         self.net = net
         self.epochs = epochs
         self.warmup = warmup
         self.batch_size = batch_size
-        self.rate = rate
-        self.rate_drops = rate_drops
+        self.lr = lr
+        self.lr_milestones = lr_milestones
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.augment = augment
@@ -127,9 +127,9 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.settings = settings
         self.random_state = random_state
         self.device = device
-        self.engine = engine
+        self.execution = execution
 
-    def fit(self, X: ArrayLike, y: ArrayLike, trusted: ArrayLike | None = None) -> MetaLabelNetClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike, clean_mask: ArrayLike | None = None) -> MetaLabelNetClassifier:
         """Train on samples and labels that may be wrong.
 
         y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one, "-1" or None does
@@ -145,21 +145,21 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         x = read_samples(self, X, self.channels, reset=True)
         given, self.classes_ = read_labels(y, type(self).__name__)
         check_consistent_length(x, given)
-        mask = read_mask(trusted, given)
+        mask = read_mask(clean_mask, given)
         self.samples_ = Samples.of(x, standardize=self.standardize)
         names = tuple(map(str, self.classes_.tolist()))
         rows = make_rows(self.samples_.tensor(x), torch.from_numpy(given), classes=names, what="X")
 
         run = self._run(int((given != UNLABELED).sum()))
-        train_rows, meta, meta_in_train = _parted(rows, mask)
-        settled = settle(run, train_rows, meta, meta_in_train=meta_in_train)
+        train_rows, clean_set, clean_in_train = _parted(rows, mask)
+        settled = settle(run, train_rows, clean_set, clean_in_train=clean_in_train)
         net = self._module(run.seed)
         if net is not None:
             check_net(net, settled)
         result = train(settled.run, net=net, problem=settled.problem)
 
         self.method_ = settled.run.method
-        self.temperature_ = float(result.summary["temperature"]) if settled.problem.trusted else 1.0
+        self.temperature_ = float(result.summary["temperature"]) if settled.problem.has_clean_set else 1.0
         self.summary_, self.history_, self.model_ = result.summary, result.history, result.model
         if rows.x.ndim == 2 and net is None:
             self.model_.to("cpu", torch.float64)
@@ -210,15 +210,15 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             value = getattr(self, name)
             if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
                 raise InputError(f"{name}={value!r}: give a whole number{'' if name == 'epochs' else ', or auto'}")
-        for name in ("rate", "momentum", "weight_decay"):
+        for name in ("lr", "momentum", "weight_decay"):
             if not isinstance(getattr(self, name), Real):
                 raise InputError(f"{name}={getattr(self, name)!r}: give a number")
         if not isinstance(self.settings, Mapping | None):
             raise InputError(
                 f"settings={self.settings!r}: give the method's settings by name, such as {{'beta': 0.001}}"
             )
-        if isinstance(self.rate_drops, str) and self.rate_drops != "auto":
-            raise InputError(f"rate_drops={self.rate_drops!r}: give epochs, such as (10, 20), or auto")
+        if isinstance(self.lr_milestones, str) and self.lr_milestones != "auto":
+            raise InputError(f"lr_milestones={self.lr_milestones!r}: give epochs, such as (10, 20), or auto")
         epochs = int(self.epochs)
         auto = proportions(epochs)
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
@@ -232,14 +232,14 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             epochs=epochs,
             warmup=auto["warmup"] if self.warmup == "auto" else int(self.warmup),
             batch_size=size,
-            rate=self.rate,
-            rate_drops=auto["rate_drops"] if isinstance(self.rate_drops, str) else tuple(self.rate_drops),
+            lr=self.lr,
+            lr_milestones=auto["lr_milestones"] if isinstance(self.lr_milestones, str) else tuple(self.lr_milestones),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             augment=self.augment,
             seed=_seed(self.random_state),
             device=self.device,
-            engine="eager" if self.engine == "auto" and steps < RECORDING_PAYS else self.engine,
+            execution="eager" if self.execution == "auto" and steps < RECORDING_PAYS else self.execution,
         )
 
     def _module(self, seed: int) -> nn.Module | None:
@@ -272,18 +272,18 @@ def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, boo
 
     They are where there is no other labeled row: the first epochs need some.
     """
-    trusted = torch.from_numpy(mask)
-    if not trusted.any():
+    clean_mask = torch.from_numpy(mask)
+    if not clean_mask.any():
         return rows, None, False
-    meta = dataclasses.replace(rows, true=rows.given, given=torch.full_like(rows.given, UNLABELED))
-    meta, rest = meta.take(trusted.nonzero()[:, 0]), rows.take((~trusted).nonzero()[:, 0])
+    clean_set = dataclasses.replace(rows, true=rows.given, given=torch.full_like(rows.given, UNLABELED))
+    clean_set, rest = clean_set.take(clean_mask.nonzero()[:, 0]), rows.take((~clean_mask).nonzero()[:, 0])
     if int((rest.given != UNLABELED).sum()) >= 2:
-        return rest, meta, False
-    return rows, meta, True
+        return rest, clean_set, False
+    return rows, clean_set, True
 
 
 def _corrected(
-    table: LabelTable, given: NDArray[np.int64], trusted: NDArray[np.bool_]
+    table: LabelTable, given: NDArray[np.int64], clean_mask: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The class each sample has after all, and whether its given label is suspect, by a run's label table.
 
@@ -294,8 +294,8 @@ def _corrected(
     index = rows.index.cpu().numpy()
     label, suspect = given.copy(), np.zeros(len(given), dtype=bool)
     label[index], suspect[index] = verdict.label.cpu().numpy(), verdict.suspect.cpu().numpy()
-    label[trusted] = given[trusted]
+    label[clean_mask] = given[clean_mask]
     put_aside = given != UNLABELED
     put_aside[index[(rows.given != UNLABELED).cpu().numpy()]] = False
-    suspect = np.where(put_aside, label != given, suspect) & ~trusted
+    suspect = np.where(put_aside, label != given, suspect) & ~clean_mask
     return label, suspect

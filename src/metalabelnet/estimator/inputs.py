@@ -146,11 +146,11 @@ def _no_label(value: Any) -> bool:
     return value in NO_LABEL if isinstance(value, str) else bool(value == UNLABELED or value != value)
 
 
-def read_mask(trusted: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:
+def read_mask(clean_mask: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which samples have a label to trust."""
-    if trusted is None:
+    if clean_mask is None:
         return np.zeros(len(given), dtype=bool)
-    mask = np.asarray(trusted)
+    mask = np.asarray(clean_mask)
     if mask.dtype == object and any(type(value).__name__ == "NAType" for value in mask.flat):
         raise InputError("trusted has gaps: give a mask, True or False for each sample")
     if mask.shape != given.shape or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):

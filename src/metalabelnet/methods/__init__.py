@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from metalabelnet.methods.bootstrap import Bootstrap
+from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.methods.fine_tune import FineTune
 from metalabelnet.methods.forward import Forward
 from metalabelnet.methods.gce import GCE
 from metalabelnet.methods.joint_optimization import JointOptimization
-from metalabelnet.methods.meta_only import MetaOnly
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
@@ -23,7 +23,7 @@ __all__ = ["METHODS", "Method", "Schedule", "Task"]
 
 METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,
-    "meta-only": MetaOnly,
+    "clean-only": CleanOnly,
     "fine-tune": FineTune,
     "metalabelnet": MetaLabelNet,
     "metalabelnet-plus": MetaLabelNetPlus,

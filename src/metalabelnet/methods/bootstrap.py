@@ -61,7 +61,7 @@ class Bootstrap(Method):
 
     summary = "targets that mix the given label with the network's own prediction"
     reference = "Reed et al. 2015"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = BootstrapSettings
 
     settings: BootstrapSettings

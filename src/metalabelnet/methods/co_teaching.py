@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from metalabelnet.core.algorithm import descend
+from metalabelnet.core.forward_pass import forward, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.memory import Found
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
-from metalabelnet.core.transition import class_prior, counted, noise_rate
+from metalabelnet.core.meta_gradient import gradients
+from metalabelnet.core.tensor_state import Estimates
+from metalabelnet.core.transition_matrix import class_prior, counted, noise_rate
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.methods.halves import Halves
+from metalabelnet.methods.cross_fit import Halves
 from metalabelnet.methods.method import Method, Task
-from metalabelnet.nets.mean import MeanOf
+from metalabelnet.nets.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,11 +82,11 @@ class CoTeaching(Method):
 
     summary = "two networks that choose small-loss samples for each other"
     reference = "Han et al. 2018"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = CoTeachingSettings
     own: ClassVar[Mapping[str, Any]] = {
         "epochs": 200,
-        "rate_drops": (80, 140),
+        "lr_milestones": (80, 140),
         "batch_size": 128,
         "settings": {"ramp": 6.0},
     }
@@ -100,7 +100,7 @@ class CoTeaching(Method):
         self.both = (task.clean.true != UNLABELED) & (task.clean.given != UNLABELED)
         estimates = settings.noise_rate == "auto" and int(self.both.sum()) < COUNTABLE
         self.halves = Halves(task, self.make_sgd, first_net=2) if estimates else None
-        self.found: Found | None = None
+        self.found: Estimates | None = None
         self.candidates_from = self.halves.epochs if self.halves else 0
         self.epochs += self.candidates_from
         self.share = torch.ones((), dtype=torch.float64, device=task.train.x.device)
@@ -110,10 +110,10 @@ class CoTeaching(Method):
         """To find the noise rate, where it is not given."""
         return settings.noise_rate == "auto"
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The schedule; a stage of estimation comes before it, at its first rates."""
         first = self.candidates_from
-        return self.task.schedule.rate_at(epoch - first if epoch >= first else epoch)
+        return self.task.schedule.lr_at(epoch - first if epoch >= first else epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Once τ is known, set the share that is kept."""
@@ -128,7 +128,7 @@ class CoTeaching(Method):
     def _start(self, rate: float) -> None:
         """Leave the estimation behind."""
         self.halves = None
-        self.found = Found(noise_rate=self.share.new_tensor(rate))
+        self.found = Estimates(noise_rate=self.share.new_tensor(rate))
 
     def _noise_rate(self) -> float:
         if self.settings.noise_rate != "auto":
@@ -177,7 +177,7 @@ class CoTeaching(Method):
 
     def classifier(self) -> nn.Module:
         """Both networks as one."""
-        return MeanOf(self.net, self.peer)
+        return Ensemble(self.net, self.peer)
 
     def parts(self) -> dict[str, Part]:
         """Both networks; then τ, before the networks that estimate it."""

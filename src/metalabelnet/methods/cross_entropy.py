@@ -17,7 +17,7 @@ class CrossEntropy(Method):
 
     summary = "plain training on the given labels"
     reference = "–"
-    recordable = True
+    traceable = True
 
     def step(self, batch: Batch) -> Tensor:
         """A conventional step on the given labels."""

@@ -18,7 +18,7 @@ class FineTune(Method):
 
     summary = "warm-up on the given labels, then training on the clean samples"
     reference = "–"
-    recordable = True
+    traceable = True
     needs_clean = True
     has_warmup = True
 

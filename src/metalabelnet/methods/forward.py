@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.memory import Found
-from metalabelnet.core.transition import anchor, counted
+from metalabelnet.core.tensor_state import Estimates
+from metalabelnet.core.transition_matrix import anchor, counted
+from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.stored import chunks
 from metalabelnet.errors import InputError, unknown
-from metalabelnet.methods.halves import Halves
+from metalabelnet.methods.cross_fit import Halves
 from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 from metalabelnet.noise import read_matrix
 
@@ -75,7 +75,7 @@ class Forward(Method):
 
     summary = "cross-entropy behind the transition matrix of the noise, which is found first"
     reference = "Patrini et al. 2017"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = ForwardSettings
     own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"transition": "anchor"}}
 
@@ -84,7 +84,7 @@ class Forward(Method):
     def __init__(self, task: Task, settings: ForwardSettings) -> None:
         super().__init__(task, settings)
         self.halves = Halves(task, self.make_sgd, first_net=1) if settings.transition == "estimated" else None
-        self.found: Found | None = None
+        self.found: Estimates | None = None
         first = {"anchor": task.schedule.epochs, "estimated": self.halves.epochs if self.halves else 0}
         self.candidates_from = first.get(settings.transition, 0)
         self.epochs += self.candidates_from
@@ -94,10 +94,10 @@ class Forward(Method):
         """To find T, by two of the ways."""
         return settings.transition in ("counted", "estimated")
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The schedule, once for each stage."""
         first = self.candidates_from
-        return self.task.schedule.rate_at(epoch - first if epoch >= first else epoch)
+        return self.task.schedule.lr_at(epoch - first if epoch >= first else epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """At the end of the first stage, find T and start the second."""
@@ -110,7 +110,7 @@ class Forward(Method):
             self.net = self.task.make_net(1)
             self.sgd = self.make_sgd(self.net)
         self.halves = None
-        self.found = Found(T=T.to(self.task.train.x.device, self.task.dtype))
+        self.found = Estimates(T=T.to(self.task.train.x.device, self.task.dtype))
 
     def _transition(self) -> Tensor:
         """T, by the way that was chosen. Rows without a label have no part in it."""

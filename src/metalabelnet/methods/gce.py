@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.memory import Memory
-from metalabelnet.data.stored import chunks
+from metalabelnet.core.tensor_state import TensorState
+from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 
@@ -70,7 +70,7 @@ class GCE(Method):
 
     summary = "a loss between cross-entropy and mean absolute error; truncated, it drops what it cannot fit"
     reference = "Zhang and Sabuncu 2018"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = GCESettings
     own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"q": 0.7, "k": 0.5}}
 
@@ -80,7 +80,7 @@ class GCE(Method):
         super().__init__(task, settings)
         self.first = round(40 * self.epochs / 120)
         self.every = max(1, round(10 * self.epochs / 120))
-        self.memory = Memory(kept=torch.ones_like(task.train.given, dtype=torch.bool))
+        self.memory = TensorState(kept=torch.ones_like(task.train.given, dtype=torch.bool))
 
     def step(self, batch: Batch) -> Tensor:
         """A step against L_q, or against L_trunc with the samples kept since the last pass."""

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from metalabelnet.core.label_logits import SoftLabelTable
 from metalabelnet.core.losses import entropy_loss
-from metalabelnet.core.table import SoftLabelTable
-from metalabelnet.data.stored import CHUNK
+from metalabelnet.data.disk_tensor import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 
@@ -96,7 +96,7 @@ class JointOptimizationSettings:
     window: float = field(default=10.0, metadata={"help": "epochs, of 120, whose predictions a label is the mean of"})
     update_from: float = field(default=42.0, metadata={"help": "epoch, of 120, from which on labels are new ones"})
     retrain: float = field(default=120.0, metadata={"help": "epochs of the second stage to 120 of the first"})
-    retrain_rate: float = field(
+    retrain_lr: float = field(
         default=0.0, metadata={"help": "rate of the second stage, a tenth after each third; 0: the schedule again"}
     )
 
@@ -124,12 +124,12 @@ class JointOptimization(Method):
     Settings: ClassVar[type] = JointOptimizationSettings
     own: ClassVar = {
         "epochs": 200,
-        "rate": 0.08,
-        "rate_drops": (),
+        "lr": 0.08,
+        "lr_milestones": (),
         "momentum": 0.9,
         "weight_decay": 1e-4,
         "batch_size": 128,
-        "settings": {"window": 6.0, "retrain": 72.0, "retrain_rate": 0.2},
+        "settings": {"window": 6.0, "retrain": 72.0, "retrain_lr": 0.2},
     }
 
     settings: JointOptimizationSettings
@@ -149,15 +149,15 @@ class JointOptimization(Method):
         counts = torch.bincount(given[self.rows], minlength=classes).to(task.dtype)
         self.prior = torch.full_like(counts, 1 / classes) if settings.prior == "uniform" else counts / counts.sum()
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The schedule's rate, which starts anew with the second stage."""
         since = epoch - self.candidates_from
         if since < 0:
-            return super().rate_at(epoch)
-        if not self.settings.retrain_rate:
-            return super().rate_at(since)
+            return super().lr_at(epoch)
+        if not self.settings.retrain_lr:
+            return super().lr_at(since)
         thirds = 3 * since // (self.epochs - self.candidates_from)
-        return self.settings.retrain_rate * float(0.1**thirds)
+        return self.settings.retrain_lr * float(0.1**thirds)
 
     def begin_epoch(self, epoch: int) -> None:
         """At the start of the second stage, make the new network."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from metalabelnet.core.algorithm import descend
+from metalabelnet.core.forward_ad_cache import Products
+from metalabelnet.core.forward_pass import Theta, forward, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import Engine, MetaGradient, gradients
+from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 from metalabelnet.core.optimizers import Adam
-from metalabelnet.core.passes import Theta, forward, trainable
-from metalabelnet.core.products import Products
-from metalabelnet.core.weightnet import WeightNet
+from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.seeds import generator
@@ -41,10 +41,10 @@ class MetaWeightNetSettings:
     """The weight net and its optimizer, with the authors' values."""
 
     hidden: int = field(default=100, metadata={"help": "hidden units of the weight net"})
-    weight_net_rate: float = field(default=1e-3, metadata={"help": "rate of the weight net's Adam"})
+    weight_net_lr: float = field(default=1e-3, metadata={"help": "rate of the weight net's Adam"})
     weight_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the weight net's Adam"})
-    engine: Engine = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
-    meta_updates_statistics: bool = field(
+    differentiation: Differentiation = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
+    clean_updates_statistics: bool = field(
         default=False,
         metadata={"help": "whether the pass over the clean batch updates BatchNorm's running statistics"},
     )
@@ -64,7 +64,7 @@ class MetaWeightNet(Method):
     The look-ahead is a plain step, without momentum and weight decay. The weights are not normalised over the
     batch and V goes by Adam, as in the authors' later code; their first script divided by the sum of the weights and
     moved V by SGD. They look ahead in a copy of the network, so that the clean batch leaves no trace in the
-    running statistics; `meta_updates_statistics` changes that.
+    running statistics; `clean_updates_statistics` changes that.
 
     The paper's own settings are those for uniform noise, there with a WRN-28-10 and 1,000 clean images augmented
     like the others (here clean images are not). With a ResNet-32, for flips, it took 60 epochs and drops at 40 and 50.
@@ -73,12 +73,12 @@ class MetaWeightNet(Method):
     summary = "each sample weighted by a learned function of its loss, so that the clean loss falls"
     reference = "Shu et al. 2019"
     needs_clean = True
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = MetaWeightNetSettings
     own: ClassVar[dict[str, Any]] = {
         "epochs": 40,
-        "rate": 0.1,
-        "rate_drops": (36, 38),
+        "lr": 0.1,
+        "lr_milestones": (36, 38),
         "momentum": 0.9,
         "weight_decay": 5e-4,
         "batch_size": 100,
@@ -91,9 +91,9 @@ class MetaWeightNet(Method):
         self.weight_net = WeightNet(settings.hidden, generator(task.seed, "weight net"))
         self.weight_net.to(task.train.x.device, task.dtype)
         self.adam = Adam(
-            self.weight_net.parameters(), rate=settings.weight_net_rate, weight_decay=settings.weight_net_decay
+            self.weight_net.parameters(), lr=settings.weight_net_lr, weight_decay=settings.weight_net_decay
         )
-        self.meta_gradient = MetaGradient(settings.engine)
+        self.meta_gradient = MetaGradient(settings.differentiation)
 
     def step(self, batch: Batch) -> Tensor:
         """Look ahead, move the weight net, then the classifier."""
@@ -107,7 +107,7 @@ class MetaWeightNet(Method):
             return weighted_loss(logits, batch.given, v).mean()
 
         def l_meta(weights: Theta) -> Tensor:
-            seed, statistics = batch.seed + 1, s.meta_updates_statistics
+            seed, statistics = batch.seed + 1, s.clean_updates_statistics
             return cross_entropy(
                 forward(net, batch.clean_x, weights, seed=seed, update_statistics=statistics), batch.clean_y
             ).mean()
@@ -120,7 +120,7 @@ class MetaWeightNet(Method):
             logits_at=logits_at,
             training_loss=l_train,
             meta_loss=l_meta,
-            inner_step=self.sgd.rate,
+            inner_step=self.sgd.lr,
         )
         descend(self.adam, big_theta, by_big_theta)
         loss = l_train(logits)

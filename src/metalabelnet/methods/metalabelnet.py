@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from metalabelnet.methods.generated import Generated, LabelNetSettings
+from metalabelnet.methods.label_net_method import Generated, LabelNetSettings
 
 
 class MetaLabelNet(Generated):

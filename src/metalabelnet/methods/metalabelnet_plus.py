@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 import torch
 from torch.nn import functional
 
+from metalabelnet.core.forward_pass import Theta, forward, measure_statistics, predict
+from metalabelnet.core.head_refit import fit_near
 from metalabelnet.core.losses import soft_cross_entropy
-from metalabelnet.core.memory import Found, Memory
-from metalabelnet.core.near import fit_near
-from metalabelnet.core.passes import Theta, forward, measure_statistics, predict
-from metalabelnet.core.transition import without_doubt
+from metalabelnet.core.tensor_state import Estimates, TensorState
+from metalabelnet.core.transition_matrix import deconfounded
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.stored import chunk_size, chunks
-from metalabelnet.data.strong import has_strong_view
+from metalabelnet.data.disk_tensor import chunk_size, chunks
+from metalabelnet.data.strong_augment import has_strong_view
 from metalabelnet.errors import InputError
-from metalabelnet.methods.generated import Generated, LabelNetSettings
-from metalabelnet.nets.average import Average
+from metalabelnet.methods.label_net_method import Generated, LabelNetSettings
+from metalabelnet.nets.ema import EMA
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Part, Task
 
-Features = Literal["warm-up", "average"]
+Features = Literal["warm-up", "ema"]
 Step3 = Literal["paper", "cross-entropy"]
-Rates = Literal["schedule", "cosine"]
-Matrix = Literal["expected", "without-doubt"]
+LRSchedule = Literal["milestones", "cosine"]
+Matrix = Literal["expected", "deconfounded"]
 MEASURED, PASSES = 4096, 32  # samples, and chunks of them, that BatchNorm's statistics or a last layer are known by
 LEAST = 1e-6  # no given label is impossible: one of them would end the matter
 STEEP = 30.0  # times as large, a fitted layer is none to learn on from
@@ -66,16 +66,16 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
 
     clean_weight: float = field(default=1.0, metadata={"help": "γ, how much θ follows the clean batch; 0: off"})
     warmup_share: float = field(default=0.35, metadata={"help": "how much of the schedule's warm-up is taken; 1: off"})
-    average: float = field(default=0.999, metadata={"help": "how much the averaged network keeps at most; 0: off"})
+    ema: float = field(default=0.999, metadata={"help": "how much the averaged network keeps at most; 0: off"})
     features: Features = field(
-        default="average", metadata={"help": "whose features the label net reads; warm-up: off, fixed from its end on"}
+        default="ema", metadata={"help": "whose features the label net reads; warm-up: off, fixed from its end on"}
     )
     prior: float = field(default=3.0, metadata={"help": "π, weight of the averaged prediction in ŷ; 0: off"})
     given: float = field(
         default=2.0, metadata={"help": "κ, weight of the given label in ŷ, by an estimate of its noise; 0: off"}
     )
     matrix: Matrix = field(
-        default="without-doubt",
+        default="deconfounded",
         metadata={"help": "T: what warm-up expects (off), or where noise looks random without the network's own doubt"},
     )
     handover: float = field(
@@ -86,22 +86,22 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
     step3: Step3 = field(
         default="cross-entropy", metadata={"help": "how θ follows ŷ: cross-entropy to it, or L_c + L_e (paper: off)"}
     )
-    rates: Rates = field(
+    lr_schedule: LRSchedule = field(
         default="cosine", metadata={"help": "the rate after warm-up: half a cosine, or the schedule's drops (off)"}
     )
-    rate_scale: float = field(default=4.0, metadata={"help": "how much higher the cosine is than the schedule's rate"})
+    lr_scale: float = field(default=4.0, metadata={"help": "how much higher the cosine is than the schedule's rate"})
 
     def __post_init__(self) -> None:
         for name, means in (
             ("warmup_share", "1 takes all of the warm-up"),
-            ("average", "0 takes the classifier as it is"),
+            ("ema", "0 takes the classifier as it is"),
             ("handover", "0 begins with the averaged prediction itself"),
         ):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name}={value} is not a share in [0, 1]: {means}")
-        if self.rate_scale == 0:
-            raise InputError("rate_scale=0 leaves nothing to learn with: 1 begins at the schedule's rate")
+        if self.lr_scale == 0:
+            raise InputError("lr_scale=0 leaves nothing to learn with: 1 begins at the schedule's rate")
 
 
 class MetaLabelNetPlus(Generated):
@@ -142,31 +142,31 @@ class MetaLabelNetPlus(Generated):
         s = settings
         self.clean_weight = s.clean_weight
         self.warmup = self.candidates_from = math.ceil(s.warmup_share * task.schedule.warmup)
-        if s.rates == "cosine":
+        if s.lr_schedule == "cosine":
             self.candidates_from = max(self.warmup, 2 * self.epochs // 3)
         if s.clean_weight > 0:
             self.clean_from = self.warmup
         if s.consistency and has_strong_view(task.train.x):
             self.strong_from = self.warmup
-        self.average: Average | None = None
-        if s.average or s.prior or s.features == "average":
-            self.average = Average(self.net, self.head, s.average)
-        self.noise: Found | None = None
-        self.first: Memory | None = None
+        self.ema: EMA | None = None
+        if s.ema or s.prior or s.features == "ema":
+            self.ema = EMA(self.net, self.head, s.ema)
+        self.noise: Estimates | None = None
+        self.first: TensorState | None = None
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The schedule's in warm-up; then half a cosine over all epochs, from a higher rate down to nothing."""
-        if epoch < self.warmup or self.settings.rates == "schedule":
-            return super().rate_at(epoch)
-        return self.settings.rate_scale * self.task.schedule.rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        if epoch < self.warmup or self.settings.lr_schedule == "milestones":
+            return super().lr_at(epoch)
+        return self.settings.lr_scale * self.task.schedule.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 
     def begin_epoch(self, epoch: int) -> None:
         """At the end of warm-up, phase 2 begins from the average, with statistics of its own."""
         begins = epoch >= self.warmup and self.phase2 is None
-        if begins and self.average is not None:
-            self.net.load_state_dict(self.average.net.state_dict())
+        if begins and self.ema is not None:
+            self.net.load_state_dict(self.ema.net.state_dict())
             measure_statistics(self.net, self._some(), seed=stream_seed(self.task.seed, "statistics"))
-            self.average.net.load_state_dict(self.net.state_dict())
+            self.ema.net.load_state_dict(self.net.state_dict())
         super().begin_epoch(epoch)
         if begins:
             self._ask_clean()
@@ -183,12 +183,12 @@ class MetaLabelNetPlus(Generated):
     def _build_phase2(self) -> None:
         """Make room for T and r too: what is in it is found when phase 2 begins, or loaded."""
         super()._build_phase2()
-        zeros = self.sgd.rate.new_zeros
+        zeros = self.sgd.lr.new_zeros
         classes = len(self.task.train.classes)
         if self.settings.given:
-            self.noise = Found(T=zeros(classes, classes))
+            self.noise = Estimates(T=zeros(classes, classes))
         if self.settings.handover:
-            self.first = Memory(log_r=zeros(len(self.task.train), classes), weight=zeros(()))
+            self.first = TensorState(log_r=zeros(len(self.task.train), classes), weight=zeros(()))
 
     @torch.no_grad()
     def _ask_clean(self) -> None:
@@ -208,7 +208,7 @@ class MetaLabelNetPlus(Generated):
         """
         clean = _spread(self.task.clean, MEASURED)
         v = torch.cat(list(self._features_of(clean)))
-        nets = [self.net] if self.average is None else [self.net, self.average.net]
+        nets = [self.net] if self.ema is None else [self.net, self.ema.net]
         heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
         old = heads[0].weight
         bias = old.new_zeros(len(old)) if heads[0].bias is None else heads[0].bias
@@ -232,13 +232,13 @@ class MetaLabelNetPlus(Generated):
         seen = of_class.sum(0)[:, None]
         uniform = torch.full_like(expected[:1], 1 / expected.shape[1])
         T = torch.where(seen > 0, of_class.T @ expected / seen.clamp_min(1), uniform)
-        return T if self.settings.matrix == "expected" else without_doubt(T, expected, clean.true)
+        return T if self.settings.matrix == "expected" else deconfounded(T, expected, clean.true)
 
     def step(self, batch: Batch) -> Tensor:
         """Warm-up on the given labels, or one iteration with all that is switched on."""
         loss = super().step(batch) if self.phase2 is None else self._iteration(self.phase2, batch)
-        if self.average is not None:
-            self.average.follow(self.net)
+        if self.ema is not None:
+            self.ema.follow(self.net)
         return loss
 
     def _iteration(self, phase2: Phase2, batch: Batch) -> Tensor:
@@ -273,15 +273,15 @@ class MetaLabelNetPlus(Generated):
         assert self.phase2 is not None
         s, evidence = self.settings, []
         v = logits = None
-        if self.average is not None and (s.prior or s.features == "average"):
-            v, logits = self.average.ask(x)
+        if self.ema is not None and (s.prior or s.features == "ema"):
+            v, logits = self.ema.ask(x)
         if logits is not None and s.prior:
             evidence.append(s.prior * logits.log_softmax(1))
         if self.noise is not None:
             labeled = (given >= 0).to(x)[:, None]
             expected: Tensor = self.noise.get_buffer("T")
             evidence.append(s.given * labeled * expected.clamp_min(LEAST).log().T[given.clamp_min(0)])
-        if v is None or s.features != "average":
+        if v is None or s.features != "ema":
             v = self.phase2.g(x)
         if self.first is not None:
             weight = self.first["weight"]
@@ -292,7 +292,7 @@ class MetaLabelNetPlus(Generated):
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
         """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
-        if self.phase2 is None or (self.average is None and self.noise is None and self.first is None):
+        if self.phase2 is None or (self.ema is None and self.noise is None and self.first is None):
             return super().soft_labels()
         labels, rows = [], torch.arange(len(self.task.train), device=self.task.train.given.device)
         for x in chunks(self.task.train.x):
@@ -304,14 +304,14 @@ class MetaLabelNetPlus(Generated):
 
     def classifier(self) -> nn.Module:
         """The averaged network, where there is one."""
-        return self.net if self.average is None else self.average.net
+        return self.net if self.ema is None else self.ema.net
 
     def parts(self) -> dict[str, Part]:
         """The averaged network too, which takes the place of the extractor where the label net reads its features."""
         parts = super().parts()
-        if self.average is not None:
-            parts |= {"average": self.average.net, "averaging": self.average.memory}
-            if self.settings.features == "average":
+        if self.ema is not None:
+            parts |= {"ema": self.ema.net, "ema_state": self.ema.memory}
+            if self.settings.features == "ema":
                 parts.pop("extractor", None)
         if self.noise is not None:
             parts["noise"] = self.noise

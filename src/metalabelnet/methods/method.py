@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.algorithm import descend
+from metalabelnet.core.forward_pass import forward, predict, trainable
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import gradients
+from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.optimizers import SGD
-from metalabelnet.core.passes import forward, predict, trainable
 from metalabelnet.data.batches import to_input
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # The CIFAR-10 recipe of the paper, and of several others it is compared with, as fields of a run.
 CIFAR10_RECIPE: dict[str, Any] = {
     "epochs": 120,
-    "rate": 1e-2,
-    "rate_drops": (40, 80),
+    "lr": 1e-2,
+    "lr_milestones": (40, 80),
     "batch_size": 128,
     "momentum": 0.9,
     "weight_decay": 1e-4,
@@ -40,14 +40,14 @@ class Schedule:
 
     epochs: int
     warmup: int
-    rate: float
-    rate_drops: tuple[int, ...]
+    lr: float
+    lr_milestones: tuple[int, ...]
     momentum: float
     weight_decay: float
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """λ in this epoch: a tenth after each drop. Epochs count from 0."""
-        return self.rate * float(0.1 ** sum(epoch >= drop for drop in self.rate_drops))
+        return self.lr * float(0.1 ** sum(epoch >= drop for drop in self.lr_milestones))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Method(ABC):
     needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
     has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
     reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out
-    recordable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
+    traceable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
     strong_from: int | None = None
     clean_from: int | None = None
     own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
@@ -130,11 +130,11 @@ class Method(ABC):
     def make_sgd(self, net: nn.Module) -> SGD:
         """The schedule's optimizer for a classifier."""
         s = self.task.schedule
-        return SGD(trainable(net).values(), rate=s.rate, momentum=s.momentum, weight_decay=s.weight_decay)
+        return SGD(trainable(net).values(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The classifier's learning rate in this epoch."""
-        return self.task.schedule.rate_at(epoch)
+        return self.task.schedule.lr_at(epoch)
 
     def labeled_only(self, epoch: int) -> bool:
         """Whether this epoch goes over the labeled rows only, or over all."""
@@ -149,7 +149,7 @@ class Method(ABC):
             if isinstance(part, nn.Module):
                 part.train()
             elif isinstance(part, SGD):
-                part.set_rate(self.rate_at(epoch))
+                part.set_lr(self.lr_at(epoch))
 
     def phase(self) -> str:
         """Which of its kinds of step the method takes now: what is recorded in one phase is not replayed in another."""

@@ -11,14 +11,14 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.algorithm import descend
+from metalabelnet.core.forward_pass import Theta, forward, trainable
 from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.core.metagrad import Engine, gradients
-from metalabelnet.core.neighbours import NeighbourTable
-from metalabelnet.core.passes import Theta, forward, trainable
+from metalabelnet.core.meta_gradient import Differentiation, gradients
+from metalabelnet.core.neighbors import NeighbourTable
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.disk_tensor import CHUNK
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.stored import CHUNK
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import Extractor, find_head
@@ -69,7 +69,7 @@ class MLNTSettings:
     ema: float = field(default=0.99, metadata={"help": "γ, how much the teacher keeps in a step, while ramping up"})
     ema_later: float = field(default=0.999, metadata={"help": "γ from then on"})
     ramp: int = field(default=20, metadata={"help": "epochs of ramping up, of 120; fewer in a shorter run"})
-    engine: Engine = field(
+    differentiation: Differentiation = field(
         default="double-backward",
         metadata={"help": "how the look-ahead is differentiated; exact gives the same, slower"},
     )
@@ -117,8 +117,8 @@ class MLNT(Method):
     own: ClassVar[dict[str, Any]] = {
         "epochs": 120,
         "warmup": 44,
-        "rate": 0.2,
-        "rate_drops": (80,),
+        "lr": 0.2,
+        "lr_milestones": (80,),
         "momentum": 0.9,
         "weight_decay": 1e-4,
         "batch_size": 128,
@@ -130,7 +130,7 @@ class MLNT(Method):
         super().__init__(task, settings)
         few = to_input(task.train.x[:2], task.dtype)
         self.head = find_head(self.net, few, len(task.train.classes), task.head)
-        self.look_ahead_gradient = LookAheadGradient(settings.engine)
+        self.look_ahead_gradient = LookAheadGradient(settings.differentiation)
         self.teacher: nn.Module | None = None
         self.neighbours: NeighbourTable | None = None
         self.weight, self.gamma = 0.0, settings.ema

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from metalabelnet.core.algorithm import Iteration, Phase2Settings, SoftLabels
-from metalabelnet.core.table import SoftLabelTable
+from metalabelnet.core.label_logits import SoftLabelTable
 from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class MSLG(Method):
 
     summary = "a soft label for each sample, moved so that training on it lowers the loss on the clean samples"
     reference = "Algan and Ulusoy 2020"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = MSLGSettings
     needs_clean = True
     has_warmup = True

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from metalabelnet.core.algorithm import descend
+from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.label_logits import SoftLabelTable
 from metalabelnet.core.losses import classification_loss, cross_entropy, entropy_loss
-from metalabelnet.core.metagrad import gradients
-from metalabelnet.core.passes import forward, trainable
-from metalabelnet.core.table import SoftLabelTable
+from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, Task
 
@@ -61,7 +61,7 @@ class PencilSettings:
     b: float = field(default=0.8, metadata={"help": "weight of the entropy of the predictions"})
     correct_from: float = field(default=21.0, metadata={"help": "epoch, of 120, from which on labels are learned"})
     fix_from: float = field(default=80.0, metadata={"help": "epoch, of 120, from which on labels stay as they are"})
-    last_rate: float = field(
+    last_lr: float = field(
         default=0.0, metadata={"help": "rate of the last stage before its drops; 0: the schedule goes on"}
     )
 
@@ -97,8 +97,8 @@ class Pencil(Method):
     Settings: ClassVar[type] = PencilSettings
     own: ClassVar = {
         "epochs": 320,
-        "rate": 0.06,
-        "rate_drops": (240, 280),
+        "lr": 0.06,
+        "lr_milestones": (240, 280),
         "momentum": 0.9,
         "weight_decay": 1e-4,
         "batch_size": 128,
@@ -108,7 +108,7 @@ class Pencil(Method):
             "b": 0.4,
             "correct_from": 26.25,
             "fix_from": 75.0,
-            "last_rate": 0.2,
+            "last_lr": 0.2,
         },
     }
 
@@ -122,10 +122,10 @@ class Pencil(Method):
         self.labels = SoftLabelTable(task.train.given, len(task.train.classes), settings.k, task.dtype)
         self.labels_learned = True
 
-    def rate_at(self, epoch: int) -> float:
+    def lr_at(self, epoch: int) -> float:
         """The schedule's rate; in the last stage that of `last_rate`, with the schedule's drops, where it is set."""
-        rate, last_rate = super().rate_at(epoch), self.settings.last_rate
-        return rate * last_rate / self.task.schedule.rate if last_rate and epoch >= self.fix_from else rate
+        lr, last_lr = super().lr_at(epoch), self.settings.last_lr
+        return lr * last_lr / self.task.schedule.lr if last_lr and epoch >= self.fix_from else lr
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the stage."""

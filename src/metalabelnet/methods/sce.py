@@ -58,7 +58,7 @@ class SCE(Method):
 
     summary = "cross-entropy plus cross-entropy with label and prediction exchanged"
     reference = "Wang et al. 2019"
-    recordable = True
+    traceable = True
     Settings: ClassVar[type] = SCESettings
     own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"a": 0.1, "b": 1.0}}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.errors import InputError, unknown
-from metalabelnet.nets import outside
+from metalabelnet.nets import external
 from metalabelnet.nets.cnn8 import CNN8
 from metalabelnet.nets.mlp import MLP
 from metalabelnet.nets.small_cnn import SmallCNN
@@ -85,12 +85,12 @@ def another(net: nn.Module, *, seed: int) -> nn.Module:
 
 def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int, pretrained: str | None = None) -> nn.Module:
     """A new network for samples of this shape, its weights drawn from the seed alone, or pretrained."""
-    if name not in NETS and not outside.is_outside(name):
-        raise unknown("network", name, [*NETS, *outside.OUTSIDE])
+    if name not in NETS and not external.is_outside(name):
+        raise unknown("network", name, [*NETS, *external.OUTSIDE])
     if name in NETS and not NETS[name].takes(shape):
         raise InputError(f"the network {name} does not take samples of shape {shape}: it is {NETS[name].summary}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if name in NETS:
             return NETS[name].make(shape, classes)
-        return outside.build(name, shape, classes, pretrained)
+        return external.build(name, shape, classes, pretrained)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.core.passes import precision, predict
+from metalabelnet.core.forward_pass import precision, predict
 from metalabelnet.errors import InputError, unknown
 
 if TYPE_CHECKING:

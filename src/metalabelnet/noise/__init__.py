@@ -9,8 +9,8 @@ from metalabelnet.errors import InputError
 from metalabelnet.noise.class_dependent import class_dependent, targets
 from metalabelnet.noise.feature_dependent import feature_dependent, read_probabilities
 from metalabelnet.noise.from_file import from_file, read_labels
-from metalabelnet.noise.matrix import from_matrix, read_matrix
 from metalabelnet.noise.spec import NOISES, UNLABELED, Kind, Noise
+from metalabelnet.noise.transition_matrix import from_matrix, read_matrix
 from metalabelnet.noise.uniform import uniform
 
 __all__ = [

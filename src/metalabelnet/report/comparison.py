@@ -20,7 +20,7 @@ SHOWN = {
     "last epoch, %": "test_accuracy_last",
     "macro-F1, %": "macro_f1",
     "calibration error, %": "ece_calibrated",
-    "clean accuracy, %": "meta_accuracy",
+    "clean accuracy, %": "clean_accuracy",
     "right labels, %": "right_after",
     "precision of suspicion": "suspicion_ap",
 }
@@ -66,7 +66,7 @@ def compare(runs: Sequence[FinishedRun]) -> Html:
 
 def draw(found: Sequence[Group], names: Sequence[str]) -> Html:
     """The accuracy of each row by epoch, of the best where there are many."""
-    key = "test_accuracy" if any(group.values("test_accuracy") for group in found) else "meta_accuracy"
+    key = "test_accuracy" if any(group.values("test_accuracy") for group in found) else "clean_accuracy"
     title = "Test accuracy" if key == "test_accuracy" else "Accuracy on the held-out clean samples"
     order = sorted(zip(found, names, strict=True), key=lambda row: -statistics.mean(row[0].values(key) or [0.0]))
     lines = [mean_line(group, cut(name, SHORT), key) for group, name in order]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metalabelnet.data import images
+from metalabelnet.data.encoders import images
 
 if TYPE_CHECKING:
     from pathlib import Path

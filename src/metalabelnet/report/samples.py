@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.data import DATASETS, cifar, data_folder, images, listing, load, sheet
-from metalabelnet.data.kinds import reason
+from metalabelnet.data import DATASETS, data_folder, load
+from metalabelnet.data.benchmarks import cifar
+from metalabelnet.data.encoders import images
+from metalabelnet.data.encoders.kinds import reason
+from metalabelnet.data.files import listing, table_file
 from metalabelnet.errors import InputError
 from metalabelnet.report import pictures
 from metalabelnet.train.settings import IN_MEMORY
@@ -56,7 +59,7 @@ def _find(run: FinishedRun, wanted: Sequence[Suspect]) -> Iterator[tuple[int, Sa
         raise InputError(f"{name} is not there any more, seen from the folder in which the report was made")
     if name not in DATASETS and path.is_dir():
         return _pictures([(one.index, path / one.id) for one in wanted if _inside(path, one.id)])
-    if sheet.is_sheet(path) and name not in DATASETS:
+    if table_file.is_sheet(path) and name not in DATASETS:
         return _from_sheet(run, path, wanted)
     return _from_arrays(run, name, wanted)
 
@@ -95,7 +98,7 @@ def rows_of(
     id_column = listing.find_columns(path, asked, None, needs_label=False).id
     by_id = {one.id: one for one in wanted}
     rows: dict[str, dict[int, list[str]]] = {}
-    for number, cells in enumerate(sheet.rows(path, [*own, *([id_column] if id_column is not None else [])])):
+    for number, cells in enumerate(table_file.rows(path, [*own, *([id_column] if id_column is not None else [])])):
         name = cells[-1] if id_column is not None else cells[0] if kind == "image" else str(number)
         if name in by_id:
             rows.setdefault(name, {})[number] = cells[: len(own)]

@@ -22,10 +22,10 @@ WORST = 15  # classes, where there are too many to show all
 COLUMNS = {
     "epoch": "epoch",
     "phase": "phase",
-    "rate": "rate",
+    "lr": "learning rate",
     "loss": "loss",
-    "meta_accuracy": "clean accuracy, %",
-    "meta_loss": "clean loss",
+    "clean_accuracy": "clean accuracy, %",
+    "clean_loss": "clean loss",
     "test_accuracy": "test accuracy, %",
     "label_change": "label change",
     "seconds": "seconds",
@@ -57,7 +57,7 @@ def _result(run: FinishedRun) -> Html:
     tiles: list[tuple[str, str, str]] = []
     if s.get("test_accuracy") is not None:
         tiles.append(("Test accuracy", percent(s["test_accuracy"]), f"last epoch {percent(s['test_accuracy_last'])}"))
-    tiles.append(("Clean accuracy", percent(s["meta_accuracy"]), f"epoch {s['selected_epoch']}, selected on these"))
+    tiles.append(("Clean accuracy", percent(s["clean_accuracy"]), f"epoch {s['selected_epoch']}, selected on these"))
     if s.get("macro_f1") is not None:
         tiles.append(("Macro-F1", percent(s["macro_f1"]), "mean over classes"))
     if s.get("ece") is not None:
@@ -85,7 +85,7 @@ def _what(run: FinishedRun) -> Html:
     versions = ", ".join(f"{name} {value}" for name, value in about.get("versions", {}).items())
     parts = (
         f"{samples['train']} to train on{unlabeled}, {samples['clean']} clean to learn from, "
-        f"{samples['select']} clean to select on, {samples['test']} to test"
+        f"{samples['validation']} clean to select on, {samples['test']} to test"
     )
     rows: list[list[str]] = [
         ["Method", str(settings["method"])],
@@ -137,8 +137,8 @@ def _curves(run: FinishedRun) -> Html:
         return tag("p", "The run folder has no metrics.jsonl: nothing is known of its epochs.", class_="missing")
     marks: dict[str, Any] = {"phases": run.phases(), "selected": run.summary.get("selected_epoch")}
     clean = "held-out clean samples"
-    accuracy = [series("test samples", lines, "test_accuracy"), series(clean, lines, "meta_accuracy")]
-    losses = [series("training", lines, "loss"), series(clean, lines, "meta_loss")]
+    accuracy = [series("test samples", lines, "test_accuracy"), series(clean, lines, "clean_accuracy")]
+    losses = [series("training", lines, "loss"), series(clean, lines, "clean_loss")]
     change = series("mean change of a soft label, ± standard deviation", lines, "label_change", "label_change_std")
     figures = []
     for title, drawn, unit in (("Accuracy", accuracy, "%"), ("Loss", losses, "")):

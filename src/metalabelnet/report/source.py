@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.data.sheet import LONGEST_CELL
+from metalabelnet.data.files.table_file import LONGEST_CELL
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.train import RunFolder
@@ -136,7 +136,7 @@ def _rows(opened: Any, number: dict[str, int], pairs: Pairs) -> Iterator[Suspect
     header = next(reader, [])
     place = {name: k for k, name in enumerate(header)}
     index, name, given, label, confidence = (place[key] for key in ("index", "id", "given", "label", "confidence"))
-    doubt, truth = place.get("suspicion"), place.get("true")
+    doubt, true_label = place.get("suspicion"), place.get("true")
     for row in reader:
         if not row[given]:
             continue
@@ -154,7 +154,7 @@ def _rows(opened: Any, number: dict[str, int], pairs: Pairs) -> Iterator[Suspect
             label=row[label],
             confidence=float(row[confidence]),
             suspicion=suspicion,
-            true=row[truth] if truth is not None else "",
+            true=row[true_label] if true_label is not None else "",
         )
 
 
@@ -164,7 +164,7 @@ def _confusion(file: Path, classes: int) -> tuple[Pairs | None, str]:
     try:
         about = json.loads(file.read_text())
         pairs: Pairs = Counter({(int(t), int(p)): int(n) for t, p, n in about["counts"]})
-        part = {"test": "test samples", "select": "held-out clean samples"}[about["part"]]
+        part = {"test": "test samples", "validation": "held-out clean samples"}[about["part"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} is not what a run of this program writes: {error!r}") from error
     if any(not 0 <= k < classes for pair in pairs for k in pair):

@@ -16,9 +16,9 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from metalabelnet.errors import InputError
-from metalabelnet.review import draw, forms, pages, take, verdicts
-from metalabelnet.review.forms import read_form
-from metalabelnet.review.guard import Guard
+from metalabelnet.review import exports, filters, request_forms, sampling, verdicts
+from metalabelnet.review.access import Guard
+from metalabelnet.review.request_forms import read_form
 from metalabelnet.review.verdicts import Conflict, Verdict
 
 if TYPE_CHECKING:
@@ -81,28 +81,31 @@ class App:
         if self.source.run is None:
             return RedirectResponse("/clean", 303)
         fields = request.query_params
-        which, view = forms.read_filter(fields, self.source.classes), forms.choice(fields, "view", forms.VIEWS)
-        n = forms.whole(fields, "n", 0)
+        which, view = (
+            request_forms.read_filter(fields, self.source.classes),
+            request_forms.choice(fields, "view", request_forms.VIEWS),
+        )
+        n = request_forms.whole(fields, "n", 0)
         if n:
-            rows = [row for row in [pages.sample(self.store, n)] if row is not None]
+            rows = [row for row in [filters.sample(self.store, n)] if row is not None]
         else:
-            rows = pages.page(self.store, which, 1 if view == "one" else GRID, forms.read_after(fields))
+            rows = filters.page(self.store, which, 1 if view == "one" else GRID, request_forms.read_after(fields))
         last = f"{rows[-1]['suspicion']!r},{rows[-1]['n']}" if rows else None
         return self._page(
             "check.html",
             here="check",
             view=view,
             which=which,
-            plain=pages.Filter(),
+            plain=filters.Filter(),
             fields=dict(fields),
             cards=[self._card(row) for row in rows],
-            count=pages.count(self.store, which),
-            most=pages.MOST_COUNTED,
-            following=None if last is None else forms.address(fields, after=last),
-            other=forms.address(fields, view="grid" if view == "one" else "one"),
-            first=forms.address(fields),
-            labeled=forms.address(fields, show="labeled"),
-            looks=self._history(rows[0]["n"]) if view == "one" and rows else [],
+            count=filters.count(self.store, which),
+            most=filters.MOST_COUNTED,
+            following=None if last is None else request_forms.address(fields, after=last),
+            other=request_forms.address(fields, view="grid" if view == "one" else "one"),
+            first=request_forms.address(fields),
+            labeled=request_forms.address(fields, show="labeled"),
+            snapshots=self._history(rows[0]["n"]) if view == "one" and rows else [],
             message=fields.get("message", "") if fields.get("message", "") in MESSAGES else "",
         )
 
@@ -110,19 +113,19 @@ class App:
         """The next sample for the clean set."""
         fields = request.query_params
         if "wanted" in fields:
-            wanted = forms.whole(fields, "wanted", 10, 1, forms.MOST_PER_CLASS)
+            wanted = request_forms.whole(fields, "wanted", 10, 1, request_forms.MOST_PER_CLASS)
             seeing = "1" if fields.get("blind") == "1" else "0"
-            self.store.set(wanted=str(wanted), way=forms.choice(fields, "way", WAYS), blind=seeing)
+            self.store.set(wanted=str(wanted), way=request_forms.choice(fields, "way", WAYS), blind=seeing)
             return RedirectResponse("/clean", 303)
         wanted, way, blind = int(self.store.get("wanted", "10")), self.store.get("way", WAYS[0]), self._blind()
-        so_far = draw.progress(self.store, len(self.source.classes), wanted)
+        so_far = sampling.progress(self.store, len(self.source.classes), wanted)
         way = way if self.source.run is not None else WAYS[0]
-        again, n = self._drawn_before(forms.whole(fields, "n", 0)), None
+        again, n = self._drawn_before(request_forms.whole(fields, "n", 0)), None
         if again is not None:
             n, how = again["n"], again["way"]
         else:
-            n, how = draw.draw(self.store, so_far, way), way
-        row = None if n is None else pages.sample(self.store, n)
+            n, how = sampling.draw(self.store, so_far, way), way
+        row = None if n is None else filters.sample(self.store, n)
         return self._page(
             "clean.html",
             here="clean",
@@ -138,7 +141,7 @@ class App:
 
     def take(self, request: Request) -> Response:
         """What can be taken away, with the commands that do the same and the one that trains with it."""
-        confirmed = sum(draw.confirmed(self.store, len(self.source.classes)))
+        confirmed = sum(sampling.confirmed(self.store, len(self.source.classes)))
         lacking = [
             name
             for name, number in zip(self.source.classes, self._clean_counts(), strict=True)
@@ -157,10 +160,10 @@ class App:
     def take_file(self, request: Request) -> Response:
         """One of the files."""
         what = request.path_params["what"]
-        if what not in take.TAKES:
+        if what not in exports.TAKES:
             return self._missing()
         drawn = {"drawn": True} if what == "clean" and request.query_params.get("drawn") == "1" else {}
-        lines = list(take.lines(take.TAKES[what](self.store, self.source, **drawn)))
+        lines = list(exports.lines(exports.TAKES[what](self.store, self.source, **drawn)))
         headers = {"Content-Disposition": f'attachment; filename="{what}.csv"'}
         return StreamingResponse(iter(lines), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -168,7 +171,7 @@ class App:
         """The picture of a sample, by its number alone."""
         number = request.path_params["n"]
         row = (
-            pages.sample(self.store, int(number))
+            filters.sample(self.store, int(number))
             if number.isascii() and number.isdigit() and len(number) < 20
             else None
         )
@@ -196,9 +199,9 @@ class App:
             return self._conflict(form, conflict.n)
 
     def _decide(self, form: dict[str, str]) -> Response:
-        n, seen = forms.whole(form, "n", 0), forms.whole(form, "seen", 0)
-        page = forms.choice(form, "page", ("check", "clean"))
-        row = pages.sample(self.store, n)
+        n, seen = request_forms.whole(form, "n", 0), request_forms.whole(form, "seen", 0)
+        page = request_forms.choice(form, "page", ("check", "clean"))
+        row = filters.sample(self.store, n)
         if row is None:
             return self._missing()
         said, tab = form.get("say", ""), form.get("tab", "")[:40]
@@ -206,31 +209,31 @@ class App:
             verdicts.undo(self.store, n, seen, tab)
         else:
             kind, label = self._meant(said, form, row)
-            way = "listed" if page == "check" else forms.choice(form, "way", WAYS)
+            way = "listed" if page == "check" else request_forms.choice(form, "way", WAYS)
             seen_openly = any(look["page"] == "check" or not look["blind"] for look in verdicts.history(self.store, n))
             blind = page == "clean" and form.get("blind") == "1" and not seen_openly
             verdict = Verdict(n=n, kind=kind, label=label, page=page, blind=blind, way=way, tab=tab)
             verdicts.decide(self.store, verdict, seen)
         if form.get("answer") == "card":
-            row = pages.sample(self.store, n)
+            row = filters.sample(self.store, n)
             assert row is not None
             return HTMLResponse(self._render("answer.html", card=self._card(row), view="grid", fields=form))
         if page == "clean":
             return RedirectResponse("/clean", 303)
         changes = {"n": n} if said == "undo" else {"after": f"{row['suspicion']!r},{n}"}
-        return RedirectResponse(forms.address(form, **changes), 303)
+        return RedirectResponse(request_forms.address(form, **changes), 303)
 
     async def undo(self, request: Request) -> Response:
         """Undo this tab's last verdict, and show the sample again."""
         form = await read_form(request)
         last = await run_in_threadpool(verdicts.undo_last, self.store, form.get("tab", "")[:40])
-        page = forms.choice(form, "page", ("check", "clean"))
+        page = request_forms.choice(form, "page", ("check", "clean"))
         if last is None:
             return RedirectResponse(_with_message(page, form, NOTHING), 303)
         if last["page"] == "clean":
             return RedirectResponse(f"/clean?n={last['n']}", 303)
-        grid = forms.choice(form, "view", forms.VIEWS) == "grid"
-        return RedirectResponse(forms.address(form, **({} if grid else {"n": last["n"]})), 303)
+        grid = request_forms.choice(form, "view", request_forms.VIEWS) == "grid"
+        return RedirectResponse(request_forms.address(form, **({} if grid else {"n": last["n"]})), 303)
 
     def _meant(self, said: str, form: dict[str, str], row: sqlite3.Row) -> tuple[str, int | None]:
         """The verdict that a button or a typed class stands for."""
@@ -241,7 +244,7 @@ class App:
         if said == "suggestion" and row["label"] >= 0:
             return "label", row["label"]
         if said == "choose":
-            return "label", forms.find_class(form.get("class", ""), self.source.classes)
+            return "label", request_forms.find_class(form.get("class", ""), self.source.classes)
         raise InputError(f"{said[:40]!r} is no verdict on this sample")
 
     def _card(self, row: sqlite3.Row, *, blind: bool = False) -> dict[str, Any]:
@@ -292,7 +295,7 @@ class App:
 
     def _clean_counts(self) -> list[int]:
         counts = dict.fromkeys((*self.source.classes, ""), 0)
-        rows = take.clean(self.store, self.source)
+        rows = exports.clean(self.store, self.source)
         next(rows)
         for _, label, _ in rows:
             counts[label] += 1
@@ -309,7 +312,7 @@ class App:
 
     def _conflict(self, form: dict[str, str], n: int) -> Response:
         """Another tab was first: show what stands now."""
-        row = pages.sample(self.store, n)
+        row = filters.sample(self.store, n)
         if form.get("page") == "clean" or row is None:
             return RedirectResponse(_with_message("clean", form, CHANGED), 303)
         if form.get("answer") == "card":
@@ -335,4 +338,4 @@ def _with_message(page: str, form: dict[str, str], message: str, **more: object)
     """The page, saying something that is one of our own sentences."""
     if page == "clean":
         return f"/clean?{urlencode({'message': message})}"
-    return forms.address(form, message=message, **more)
+    return request_forms.address(form, message=message, **more)

@@ -16,14 +16,13 @@ others hold the share u of the samples, the interval (l, h) becomes
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from metalabelnet.core.intervals import wilson
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-Z = 1.959963984540054  # of a 95 % interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +42,6 @@ class Stratum:
     size: int
     judged: int
     wrong: int
-
-
-def wilson(wrong: float, judged: float, z: float = Z) -> tuple[float, float]:
-    """Wilson's interval of a proportion; 0 to 1 where nothing is known."""
-    if judged == 0:
-        return 0.0, 1.0
-    share, square = wrong / judged, z * z / judged
-    middle = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / judged + square / (4 * judged))
-    return (0.0 if wrong == 0 else middle - half), (1.0 if wrong == judged else middle + half)
 
 
 def noise_rate(strata: Sequence[Stratum]) -> Rate | None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data import DATASETS, UNLABELED, load
-from metalabelnet.data.classes import class_names
-from metalabelnet.data.own import Outline, Reading, is_own, outline
+from metalabelnet.data.files.classes import class_names
+from metalabelnet.data.files.reader import Outline, ReadOptions, is_own, outline
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
-from metalabelnet.review.contents import Contents, of_rows
 from metalabelnet.review.informative import MEASURE
-from metalabelnet.review.table import Table
+from metalabelnet.review.label_rows import Table
+from metalabelnet.review.sample_view import Contents, of_rows
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train import Run, RunFolder
 from metalabelnet.train.settings import IN_MEMORY
@@ -26,7 +26,7 @@ from metalabelnet.train.settings import IN_MEMORY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from metalabelnet.data.checked import Clean
+    from metalabelnet.data.files.clean_set import Clean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,31 +106,31 @@ class Source:
             )
 
 
-_MOVED = {"data": "data", "meta": "clean set"}
+_MOVED = {"data": "data", "clean": "clean set"}
 
 
-def of(path: str, reading: Reading, *, data: str | None = None, meta: str | None = None) -> Source:
+def of(path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None) -> Source:
     """The source at a path: a run folder, a data set's name, or the path of data."""
-    moved = {name: place for name, place in (("data", data), ("meta", meta)) if place is not None}
+    moved = {name: place for name, place in (("data", data), ("clean", clean)) if place is not None}
     if (Path(path) / "run.json").is_file():
         return _of_run(Path(path), moved)
     for name in moved:
         raise InputError(f"--{name} says where the {_MOVED[name]} of a run lies, and {path} is not a run: leave it out")
     own = path not in DATASETS and is_own(Path(path))
-    return _of_own(path, reading, None, None) if own else _of_numbers(path, None, None)
+    return _of_own(path, read_options, None, None) if own else _of_numbers(path, None, None)
 
 
 def _of_run(folder: Path, moved: Mapping[str, str]) -> Source:
     files = RunFolder(folder)
     files.summary()  # refuses what is not finished
-    run = files.run(**{"meta_file" if name == "meta" else name: place for name, place in moved.items()})
+    run = files.run(**{"clean_file" if name == "clean" else name: place for name, place in moved.items()})
     if run.data == IN_MEMORY:
         raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
     if run.data not in DATASETS and "data" not in moved and not Path(run.data).exists():
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
-    if run.meta_file is not None and not Path(run.meta_file).exists():
-        raise InputError(f"{run.meta_file} is not where it was when {folder} was trained: give --meta PATH")
-    found = _of_own(run.data, run.reading(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
+    if run.clean_file is not None and not Path(run.clean_file).exists():
+        raise InputError(f"{run.clean_file} is not where it was when {folder} was trained: give --clean PATH")
+    found = _of_own(run.data, run.read_options(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
     named = (str(folder), *(word for name, place in moved.items() for word in (f"--{name}", place)))
     return dataclasses.replace(found, named=named, notes=(*found.notes, *_table(found).notes()))
 
@@ -142,8 +142,8 @@ def _table(source: Source) -> Table:
     return Table(file=file, data=source.data, ids=source.ids, classes=source.classes, numbered=source.numbered)
 
 
-def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -> Source:
-    found = outline(Path(path), reading)
+def _of_own(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> Source:
+    found = outline(Path(path), read_options)
     rows = found.rows
     if folder is None:
         classes = class_names(rows, [one.label for one in found.clean], None)
@@ -164,10 +164,11 @@ def _of_own(path: str, reading: Reading, folder: Path | None, run: Run | None) -
         given=[number.get(label, UNLABELED) for label in rows.labels],
         splits=dict.fromkeys(inside, "clean"),
         checked=inside,
-        named=(path, *_options(reading)),
-        options=(*_options(reading), *_options_of_run(run)),
+        named=(path, *_options(read_options)),
+        options=(*_options(read_options), *_options_of_run(run)),
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
-        marked=frozenset(k for k, trusted in enumerate(rows.trusted) if trusted) - {one.position for one in strange},
+        marked=frozenset(k for k, clean_column in enumerate(rows.clean_column) if clean_column)
+        - {one.position for one in strange},
         numbered=numbered,
         notes=(*_clean_notes(path, found, len(clean) - len(inside), strange), *_twice(rows.ids)),
     )
@@ -177,7 +178,7 @@ def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[Clea
     """What is not listed of the run's clean set; where most of it has gone, it is that of other data."""
     gone = found.gone
     if len(gone) > len(found.clean):
-        raise InputError(f"the clean set names {gone[0]!r}, which is not in {path}; give --data or --meta PATH")
+        raise InputError(f"the clean set names {gone[0]!r}, which is not in {path}; give --data or --clean PATH")
     notes = [f"{outside} clean samples of the run are not part of {path}: add them yourself"] if outside else []
     if gone:
         notes.append(f"{len(gone)} clean samples of the run are not in {path} any more, as {gone[0]!r}: left out")
@@ -191,24 +192,24 @@ def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[Clea
 def _twice(ids: Sequence[str]) -> tuple[str, ...]:
     """A word of warning, before hours are spent on what cannot be trained with."""
     repeated = len(ids) - len(set(ids))
-    told = f"{repeated} samples have the id of another: their clean set cannot say which it means, and train --meta"
+    told = f"{repeated} samples have the id of another: their clean set cannot say which it means, and train --clean"
     return (f"{told} refuses it; name a column of ids with --id before you begin",) if repeated else ()
 
 
 def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
     where = Path(run.data_dir) if run is not None and run.data_dir else None
-    data = load(name, where, reading=None if run is None else run.reading())
+    data = load(name, where, read_options=None if run is None else run.read_options())
     splits: dict[int, str] = {}
     checked: dict[int, int] = {}
     if run is not None:
-        split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
+        split = SPLITS[run.split](data, run.clean, generator(run.seed, "split"))
         test = {} if data.test is not None else dict.fromkeys(split.test.index.tolist(), "test")
         if data.checked is not None:
             checked = {k: label for k, label in enumerate(data.checked.tolist()) if label >= 0}
-        elif data.meta is None and run.split == "general":  # drawn from the training rows
-            checked = dict(zip(split.meta.index.tolist(), split.meta.true.tolist(), strict=True))
+        elif data.clean is None and run.split == "general":  # drawn from the training rows
+            checked = dict(zip(split.clean.index.tolist(), split.clean.true.tolist(), strict=True))
         splits = dict.fromkeys(checked, "clean") | test
-    beside = 0 if data.meta is None else len(data.meta)
+    beside = 0 if data.clean is None else len(data.clean)
     train, contents = data.train, of_rows(data.train)
     return Source(
         data=name,
@@ -229,10 +230,10 @@ def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
     )
 
 
-def _options(reading: Reading) -> tuple[str, ...]:
+def _options(read_options: ReadOptions) -> tuple[str, ...]:
     """How the data was read, in the words of the command line; the clean set is left for the new one."""
-    names = ("image", "text", "features", "label", "id", "trusted", "truth", "test", "image_size", "encoder")
-    said = [(name.replace("_", "-"), getattr(reading, name)) for name in names]
+    names = ("image", "text", "features", "label", "id", "clean_column", "true_label", "test", "image_size", "encoder")
+    said = [(name.replace("_", "-"), getattr(read_options, name)) for name in names]
     return tuple(word for name, value in said if value is not None for word in (f"--{name}", str(value)))
 
 

@@ -91,7 +91,7 @@ class Store:
             elif found[0] != VERSION:
                 raise InputError(f"{path} is of version {found[0]}, and this program writes {VERSION}; give --db FILE")
 
-    def reading(self) -> sqlite3.Connection:
+    def read_options(self) -> sqlite3.Connection:
         """This thread's connection, for a single statement or several that need not agree."""
         db: sqlite3.Connection | None = getattr(self._mine, "db", None)
         if db is None:
@@ -102,7 +102,7 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, alone with the file from its first line on: on the disk at its end, or nothing of it."""
-        db = self.reading()
+        db = self.read_options()
         db.execute("BEGIN IMMEDIATE")
         try:
             yield db
@@ -121,7 +121,7 @@ class Store:
 
     def get(self, name: str, default: str) -> str:
         """A remembered choice."""
-        found = self.reading().execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        found = self.read_options().execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         return default if found is None else str(found[0])
 
     def set(self, **values: str) -> None:
@@ -141,7 +141,7 @@ class Store:
         if self.get("source", "") == fingerprint:
             self._filled = fingerprint
             return
-        self.reading().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
+        self.read_options().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
         with self.writing() as db:
             self._check_rows(db, source)
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'samples'").fetchone() is not None:
@@ -163,7 +163,7 @@ class Store:
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
         self._filled = fingerprint
-        self.reading().execute("PRAGMA cache_size = -8192")
+        self.read_options().execute("PRAGMA cache_size = -8192")
 
     def _check_rows(self, db: sqlite3.Connection, source: Source) -> None:
         """Refuse rows without names if verdicts were given on others: their numbers say nothing. More may follow."""

@@ -85,7 +85,7 @@ def undo_last(store: Store, tab: str) -> sqlite3.Row | None:
 def history(store: Store, n: int) -> list[sqlite3.Row]:
     """All that was ever said of a sample, the last first; `undone` marks what does not stand any more."""
     return (
-        store.reading()
+        store.read_options()
         .execute(
             "SELECT *, v IN (SELECT undoes FROM verdicts WHERE n = :n AND undoes IS NOT NULL) AS undone "
             "FROM verdicts WHERE n = :n ORDER BY v DESC",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metalabelnet.errors import Stopped
-from metalabelnet.train.folder import RunFolder
 from metalabelnet.train.loop import Diverged, Progress, Result, train
+from metalabelnet.train.run_folder import RunFolder
 from metalabelnet.train.settings import Run, recipe
 
 __all__ = ["Diverged", "Progress", "Result", "Run", "RunFolder", "Stopped", "recipe", "train"]

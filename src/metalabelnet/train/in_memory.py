@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from metalabelnet.core.passes import predict, trainable
+from metalabelnet.core.forward_pass import predict, trainable
 from metalabelnet.data import UNLABELED, Rows
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.problem import Problem
 from metalabelnet.data.splits import hold_out
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import reached_rate
 from metalabelnet.seeds import generator
-from metalabelnet.train.prepare import Problem, check_labeled, device_of
+from metalabelnet.train.prepare import check_labeled, device_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +44,7 @@ class Settled:
 
 
 def settle(
-    run: Run, train: Rows, meta: Rows | None, test: Rows | None = None, *, meta_in_train: bool = False
+    run: Run, train: Rows, clean_set: Rows | None, test: Rows | None = None, *, clean_in_train: bool = False
 ) -> Settled:
     """The problem of these rows, and the run with what they change in it.
 
@@ -54,18 +55,18 @@ def settle(
     check_labeled(train)
     if len(train.classes) < 2:
         raise InputError(f"there is one class only, {train.classes[0]!r}: a classifier needs two or more")
-    if meta is None:
-        run, train, select = _without_clean(run, train)
-        clean = select
+    if clean_set is None:
+        run, train, validation = _without_clean(run, train)
+        clean = validation
     else:
-        check_every_class(meta)
-        clean, select = meta, meta
+        check_every_class(clean_set)
+        clean, validation = clean_set, clean_set
         if run.protocol == "default":
-            clean, select = hold_out(meta, generator(run.seed, "hold out"))
-        if len(select) == 0:
-            clean, select, run = meta, meta, dataclasses.replace(run, protocol="paper")
-        elif meta_in_train and select is not meta:
-            train = train.with_given(_without(train.given, positions(train, select)))
+            clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))
+        if len(validation) == 0:
+            clean, validation, run = clean_set, clean_set, dataclasses.replace(run, protocol="paper")
+        elif clean_in_train and validation is not clean_set:
+            train = train.with_given(_without(train.given, positions(train, validation)))
     if run.augment != "none" and not train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and these are none: use none")
     device = device_of(run)
@@ -75,19 +76,19 @@ def settle(
         problem=Problem(
             train=train.to(device),
             clean=clean.to(device),
-            select=select.to(device),
+            validation=validation.to(device),
             test=test.to(device),
             noise_rate=reached_rate(train.true, train.given),
-            trusted=meta is not None,
+            has_clean_set=clean_set is not None,
         ),
     )
 
 
-def check_every_class(meta: Rows) -> None:
+def check_every_class(clean_set: Rows) -> None:
     """Refuse a clean set that lacks a class, naming it."""
-    missing = torch.bincount(meta.true, minlength=len(meta.classes)) == 0
+    missing = torch.bincount(clean_set.true, minlength=len(clean_set.classes)) == 0
     if missing.any():
-        name = meta.classes[int(missing.nonzero()[0, 0])]
+        name = clean_set.classes[int(missing.nonzero()[0, 0])]
         raise InputError(f"class {name!r} is missing from the clean set, which needs a sample of each class")
 
 
@@ -151,8 +152,8 @@ def _without_clean(run: Run, train: Rows) -> tuple[Run, Rows, Rows]:
     trusted_as_given = dataclasses.replace(train, true=train.given).take(labeled)
     if all_rows:
         return run, train, trusted_as_given
-    _, select = hold_out(trusted_as_given, generator(run.seed, "hold out"))
-    return run, train.with_given(_without(train.given, positions(train, select))), select
+    _, validation = hold_out(trusted_as_given, generator(run.seed, "hold out"))
+    return run, train.with_given(_without(train.given, positions(train, validation))), validation
 
 
 def positions(rows: Rows, some: Rows) -> Tensor:

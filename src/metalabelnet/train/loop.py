@@ -16,23 +16,24 @@ from torch import Tensor, nn
 from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine, drained, tensor_cores, untried
 from metalabelnet.errors import InputError, Stopped
+from metalabelnet.labels.correction import corrected
+from metalabelnet.labels.label_table import LabelTable
+from metalabelnet.labels.metrics import logits_of, scored
+from metalabelnet.labels.quality import confusion
+from metalabelnet.labels.snapshots import Said, Snapshots, candidate, clean_labels, clean_logits, said
 from metalabelnet.train import checkpoint
-from metalabelnet.train.build import build
-from metalabelnet.train.correction import corrected
-from metalabelnet.train.digest import digest
-from metalabelnet.train.evaluate import logits_of, scored
-from metalabelnet.train.folder import RunFolder
-from metalabelnet.train.history import History, Said, candidate, clean_labels, clean_logits, said
-from metalabelnet.train.labels import LabelTable
-from metalabelnet.train.prepare import Problem, prepare
-from metalabelnet.train.quality import confusion
+from metalabelnet.train.build_method import build
+from metalabelnet.train.data_digest import digest
+from metalabelnet.train.prepare import prepare
+from metalabelnet.train.run_folder import RunFolder
 from metalabelnet.train.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from metalabelnet.data.batches import Batch
-    from metalabelnet.data.readings import Readings
+    from metalabelnet.data.problem import Problem
+    from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.methods import Method
     from metalabelnet.train.settings import Run
 
@@ -64,7 +65,7 @@ class Answers:
     look          what the history of the run is told, if it takes part in it
     """
 
-    select: Tensor
+    validation: Tensor
     test: Tensor | None
     soft_labels: Tensor | None
     look: Said | None
@@ -99,11 +100,11 @@ def training(
     resume: bool = False,
     net: nn.Module | None = None,
     problem: Problem | None = None,
-    readings: Readings | None = None,
+    read_cache: ReadCache | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 10.0,
-    company: int = 1,
+    concurrent_runs: int = 1,
 ) -> Generator[None, None, Result]:
     """Train one method on one problem, a step at a time, and leave a run folder if one is named.
 
@@ -123,11 +124,11 @@ def training(
             raise InputError(
                 f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
             )
-    problem = prepare(run, readings=readings, stop=stop) if problem is None else problem
+    problem = prepare(run, read_cache=read_cache, stop=stop) if problem is None else problem
     data = "" if files is None else digest(run, problem)
     if files is not None:
         files.check_data(data)
-    loop = Loop(run, problem, net, files, company)
+    loop = Loop(run, problem, net, files, concurrent_runs)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         is_bytes = problem.train.x.dtype == torch.uint8
@@ -164,7 +165,7 @@ class Loop:
     """A run under way. Everything that changes is in `state`, and `state` is the checkpoint."""
 
     def __init__(
-        self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None, company: int = 1
+        self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None, concurrent_runs: int = 1
     ) -> None:
         self.run, self.problem, self.files = run, problem, files
         self.method = build(run, problem, net)
@@ -183,13 +184,15 @@ class Loop:
         # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
         batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.batches.streamed else self.batches.batch
         bf16 = run.dtype == "bf16"
-        self.engine = Engine(self.method, batch_of, recorded=run.records(device), bf16=bf16, company=company)
+        self.engine = Engine(
+            self.method, batch_of, recorded=run.records(device), bf16=bf16, concurrent_runs=concurrent_runs
+        )
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         self.soft_labels: Tensor | None = None
-        self.looked = History(run.looks, self.method.epochs)
+        self.snapshots = Snapshots(run.snapshots, self.method.epochs)
         self.seconds = 0.0
         self.saved_at = ""
 
@@ -246,28 +249,28 @@ class Loop:
     def ask(self) -> Answers:
         """Have the networks say what the end of the epoch is judged by. A card has then yet to do it."""
         problem, engine = self.problem, self.engine
-        select = logits_of(engine, problem.select.x)
+        validation = logits_of(engine, problem.validation.x)
         with untried():
             soft_labels = self.method.soft_labels()
         return Answers(
-            select=select,
+            validation=validation,
             test=logits_of(engine, problem.test.x) if len(problem.test) else None,
             soft_labels=soft_labels,
-            look=said(self.method, problem, select, engine) if self.looked.due(self.epoch) else None,
+            look=said(self.method, problem, validation, engine) if self.snapshots.due(self.epoch) else None,
         )
 
     @untried()
     def evaluate(self, answers: Answers) -> None:
         """Add the epoch's line to the history, and keep the model if it is the best so far."""
-        accuracy, loss = scored(answers.select, self.problem.select.true)
+        accuracy, loss = scored(answers.validation, self.problem.validation.true)
         line: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
             "candidate": self.epoch >= self.method.candidates_from,
-            "rate": self.method.rate_at(self.epoch),
+            "lr": self.method.lr_at(self.epoch),
             "loss": float(self.losses.double().mean()),
-            "meta_accuracy": accuracy,
-            "meta_loss": loss,
+            "clean_accuracy": accuracy,
+            "clean_loss": loss,
             "test_accuracy": None if answers.test is None else scored(answers.test, self.problem.test.true)[0],
         }
         soft = answers.soft_labels
@@ -277,7 +280,7 @@ class Loop:
         self.soft_labels = soft
         self.history.append(line | {"seconds": round(self.seconds, 3)})
         if answers.look is not None:
-            self.looked.look(self.method, self.problem, self.epoch, answers.look)
+            self.snapshots.look(self.method, self.problem, self.epoch, answers.look)
         if self.selects(accuracy, loss):
             model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
             self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
@@ -302,10 +305,10 @@ class Loop:
             return
         step = int(bad[0, 0]) if len(bad) else self.step - 1
         what = f"the loss is {float(self.losses[step])}" if len(bad) else "a weight is not a number"
-        rate = self.method.rate_at(self.epoch)
+        lr = self.method.lr_at(self.epoch)
         kept = f"the last good checkpoint is {self.saved_at}" if self.saved_at else "there is no checkpoint yet"
         raise Diverged(
-            f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {rate:g}; {kept}: try a lower rate"
+            f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {lr:g}; {kept}: try a lower rate"
         )
 
     def save(self) -> None:
@@ -323,7 +326,7 @@ class Loop:
                 "history": self.history,
                 "best": self.best,
                 "soft_labels": self.soft_labels,
-                "looked": self.looked.state(),
+                "snapshots": self.snapshots.state(),
                 "seconds": self.seconds,
             },
         )
@@ -335,7 +338,7 @@ class Loop:
             return
         state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
         self.method.load_state(state.pop("method"))
-        self.looked.load_state(state.pop("looked"))
+        self.snapshots.load_state(state.pop("snapshots"))
         for name, value in state.items():
             setattr(self, name, value)
         self.files.write_metrics(self.history)
@@ -350,14 +353,16 @@ class Loop:
         clean, true = clean_logits(self.method, problem)
         logits = logits_of(self.method, problem.train.x)
         selected = candidate(logits, clean, true, (epoch, epoch))
-        checked = clean_labels(self.method, problem, epoch=0) if problem.trusted else None  # all that any look asked
-        found, suspicion = corrected(self.looked, selected, problem.train.given, checked)
+        checked = (
+            clean_labels(self.method, problem, epoch=0) if problem.has_clean_set else None
+        )  # all that any look asked
+        found, suspicion = corrected(self.snapshots, selected, problem.train.given, checked)
         labels = LabelTable(
             rows=problem.train,
             probabilities=found.p,
             suspicion=suspicion,
             soft_labels=self.best["soft_labels"],
-            calibrated=problem.trusted,
+            calibrated=problem.has_clean_set,
         )
         calibration = {**selected.about(), "labels": found.about()}
         summary = summarise(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,13 @@ import torch
 
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, Progress, Rows, load
+from metalabelnet.data.problem import Problem
 from metalabelnet.data.splits import SPLITS, hold_out, limited, remove_labels
-from metalabelnet.engine.compiled import importing_beside
+from metalabelnet.engine.compiler import importing_beside
 from metalabelnet.errors import InputError
 from metalabelnet.noise import Noise, corrupt, reached_rate, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
-from metalabelnet.train.probe import log_probabilities
+from metalabelnet.train.noise_probe import log_probabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,43 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data import DataSet
-    from metalabelnet.data.readings import Readings
+    from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.train.settings import Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """The rows of a run, on its device.
-
-    train       with the labels nobody trusts
-    clean       clean rows to learn from
-    select      clean rows on which the epoch is selected: held out, or the same as `clean`
-    test        rows that decide nothing
-    noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
-    trusted     whether the labels of `select` can be trusted; without a clean set they cannot
-    inputs      how samples were made into numbers, where they were not numbers already
-    cells       what stands for the cells or texts they were made of
-    notes       what the reader of the data has to say
-    """
-
-    train: Rows
-    clean: Rows
-    select: Rows
-    test: Rows
-    noise_rate: float
-    trusted: bool = True
-    inputs: dict[str, Any] | None = None
-    cells: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.train.x.shape[1:])
-
-    def net_name(self, run: Run) -> str:
-        """The network: the one that was asked for, or the one for this kind and size of samples."""
-        return _net_name(run, self.shape, self.inputs)
 
 
 def device_of(run: Run) -> torch.device:
@@ -86,19 +51,21 @@ def read(
     run: Run,
     progress: Progress | None = None,
     on_samples: Progress | None = None,
-    readings: Readings | None = None,
+    read_cache: ReadCache | None = None,
 ) -> DataSet:
     """The data of a run. Depends on its data settings alone: where several runs have the same, `readings` is asked."""
-    how = dataclasses.replace(run.reading(), card=_free_on(device_of(run)))
-    loaded = load if readings is None else readings.load
-    return loaded(run.data, Path(run.data_dir) if run.data_dir else None, progress, reading=how, on_samples=on_samples)
+    how = dataclasses.replace(run.read_options(), card=_free_on(device_of(run)))
+    loaded = load if read_cache is None else read_cache.load
+    return loaded(
+        run.data, Path(run.data_dir) if run.data_dir else None, progress, read_options=how, on_samples=on_samples
+    )
 
 
 def prepare(
     run: Run,
     progress: Progress | None = None,
     on_samples: Progress | None = None,
-    readings: Readings | None = None,
+    read_cache: ReadCache | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Problem:
     """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone.
@@ -108,28 +75,28 @@ def prepare(
     """
     device = device_of(run)
     with importing_beside(on=device.type == "cuda" and run.records(device)):
-        data = read(run, progress, on_samples, readings)
+        data = read(run, progress, on_samples, read_cache)
     if run.augment != "none" and not data.train.is_image:
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
-    split = SPLITS[run.split](data, run.meta, generator(run.seed, "split"))
+    split = SPLITS[run.split](data, run.clean, generator(run.seed, "split"))
     train = limited(split.train, run.limit, generator(run.seed, "limit"))
     probe = partial(_probe, run, data, train, on_samples=on_samples, stop=stop)
-    train = train.with_given(_given(run, data, train, readings, probe))
+    train = train.with_given(_given(run, data, train, read_cache, probe))
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     check_labeled(train)
-    meta = split.meta.with_given(_given_to_clean(run, data, split.meta)).to(device)
-    clean, select = meta, meta
+    clean_set = split.clean.with_given(_given_to_clean(run, data, split.clean)).to(device)
+    clean, validation = clean_set, clean_set
     if run.protocol == "default":
-        clean, select = hold_out(meta, generator(run.seed, "hold out"))
-        if len(select) == 0:
+        clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))
+        if len(validation) == 0:
             raise InputError(
-                f"with {len(meta)} clean samples none can be held out to select the epoch: give two for a "
+                f"with {len(clean_set)} clean samples none can be held out to select the epoch: give two for a "
                 "class at least, or use --protocol paper"
             )
     return Problem(
         train=train.to(device),
         clean=clean,
-        select=select,
+        validation=validation,
         test=split.test.to(device),
         noise_rate=reached_rate(train.true, train.given),
         inputs=data.inputs,
@@ -147,7 +114,8 @@ def check_labeled(train: Rows) -> None:
         )
 
 
-def _net_name(run: Run, shape: tuple[int, ...], inputs: dict[str, Any] | None) -> str:
+def net_name(run: Run, shape: tuple[int, ...], inputs: dict[str, Any] | None) -> str:
+    """Name of the network: the one in the settings, or the default for this kind and shape of sample."""
     return nets.auto(shape, (inputs or {}).get("kind")) if run.net == "auto" else run.net
 
 
@@ -155,7 +123,7 @@ def _free_on(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None, probe: Callable[[], Tensor]) -> Tensor:
+def _given(run: Run, data: DataSet, train: Rows, read_cache: ReadCache | None, probe: Callable[[], Tensor]) -> Tensor:
     """The given labels under the run's noise. Rows whose truth is unknown keep the label they have."""
     noise = Noise.parse(run.noise)
     if noise.kind == "none":
@@ -165,12 +133,12 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None, prob
         if run.noise_probs:
             whole = read_probabilities(Path(run.noise_probs), data.samples, len(data.classes))
             scores = whole[train.index]
-        elif readings is None:
+        elif read_cache is None:
             scores = probe()
         else:  # runs of other methods and noise rates have the same
-            names = ("split", "meta", "limit", "net", "pretrained", "augment", "seed", "device")
+            names = ("split", "clean", "limit", "net", "pretrained", "augment", "seed", "device")
             same = tuple(getattr(run, name) for name in names)
-            scores = readings.once(("probe", *same), probe)
+            scores = read_cache.once(("probe", *same), probe)
     labels = corrupt(
         noise,
         train.true,
@@ -187,14 +155,14 @@ def _given(run: Run, data: DataSet, train: Rows, readings: Readings | None, prob
 def _probe(run: Run, data: DataSet, train: Rows, **told: Any) -> Tensor:
     """How much every training row looks like each class."""
     shape = tuple(train.x.shape[1:])
-    name = _net_name(run, shape, data.inputs)
+    network = net_name(run, shape, data.inputs)
     seed = stream_seed(run.seed, "probe")
-    net = nets.build(name, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
+    net = nets.build(network, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
     device = device_of(run)
     return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **told)
 
 
-def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
+def _given_to_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
     """The untrusted label of each clean row, where it has one: from it the noise can be counted.
 
     Labels that came with the data, or from a file, were given to all rows, also to those that were checked later.
@@ -202,11 +170,13 @@ def _given_to_clean(run: Run, data: DataSet, meta: Rows) -> Tensor:
     """
     noise = Noise.parse(run.noise)
     with_data = run.own_data or data.checked is not None
-    if with_data and data.meta is not None and noise.kind == "none":
-        return meta.given
-    if data.meta is None and run.split == "general":
+    if with_data and data.clean is not None and noise.kind == "none":
+        return clean_set.given
+    if data.clean is None and run.split == "general":
         if noise.kind == "none":
-            return meta.given
+            return clean_set.given
         if noise.kind == "file":
-            return corrupt(noise, meta.true, meta.classes, generator(run.seed, "noise"), index=meta.index)
-    return torch.full_like(meta.given, UNLABELED)
+            return corrupt(
+                noise, clean_set.true, clean_set.classes, generator(run.seed, "noise"), index=clean_set.index
+            )
+    return torch.full_like(clean_set.given, UNLABELED)

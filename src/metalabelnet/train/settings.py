@@ -14,23 +14,24 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from metalabelnet.data import DATASETS, PATHS, Reading, npz
+from metalabelnet.data import DATASETS, PATHS, ReadOptions
 from metalabelnet.data.augment import AUGMENTS
 from metalabelnet.data.batches import ORDERS
-from metalabelnet.data.own import ON_ERROR
-from metalabelnet.data.sheet import is_sheet
+from metalabelnet.data.files import npz
+from metalabelnet.data.files.reader import ON_ERROR
+from metalabelnet.data.files.table_file import is_sheet
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError, unknown
 from metalabelnet.methods import METHODS, Schedule
 from metalabelnet.methods.method import CIFAR10_RECIPE
 from metalabelnet.nets import NETS
-from metalabelnet.nets.outside import OUTSIDE, is_outside
+from metalabelnet.nets.external import OUTSIDE, is_outside
 from metalabelnet.noise import Noise
 
 PROTOCOLS = ("default", "paper")
 PRESETS = ("paper", "own")
 DTYPES = ("float32", "float64", "bf16")
-ENGINES = ("auto", "eager", "recorded")
+EXECUTIONS = ("auto", "eager", "compiled")
 IN_MEMORY = "in memory"  # the name of data that was handed over as arrays or a data set, and is read from nowhere
 
 
@@ -55,13 +56,13 @@ class Run:
     noise_probs: str | None = _field(
         None, "class probabilities (.npy) for feature noise; without: a network is trained for them"
     )
-    meta: int = _field(100, "number of clean samples, or the file that names them; where they are marked, all of them")
-    meta_file: str | None = _field(
+    clean: int = _field(100, "number of clean samples, or the file that names them; where they are marked, all of them")
+    clean_file: str | None = _field(
         None,
-        "the same as --meta FILE: a table of ids (of arrays row numbers, from 0) and labels, or a folder",
+        "the same as --clean FILE: a table of ids (of arrays row numbers, from 0) and labels, or a folder",
     )
-    trusted: str | None = _field(None, "column that marks clean rows")
-    truth: str | None = _field(None, "column of the right labels where known; guessed where clear")
+    clean_column: str | None = _field(None, "column that marks clean rows")
+    true_label: str | None = _field(None, "column of the right labels where known; guessed where clear")
     label: str | None = _field(None, "column of the label; guessed where clear, like the next four")
     image: str | None = _field(None, "column of image paths")
     text: str | None = _field(None, "column of texts")
@@ -92,19 +93,21 @@ class Run:
     epochs: int = _field(30, "epochs in all; warm-up and drops of the rate go along in proportion")
     warmup: int = _field(11, "epochs of warm-up on the given labels")
     batch_size: int = _field(64, "samples in a batch")
-    rate: float = _field(0.02, "the classifier's learning rate λ")
-    rate_drops: tuple[int, ...] = _field((10, 20), "epochs at which the rate drops to a tenth")
+    lr: float = _field(0.02, "the classifier's learning rate λ")
+    lr_milestones: tuple[int, ...] = _field((10, 20), "epochs at which the rate drops to a tenth")
     momentum: float = _field(0.9, "the classifier's momentum")
     weight_decay: float = _field(1e-4, "the classifier's weight decay")
     order: str = _field(ORDERS[0], "order of the samples: shuffled every epoch, or as given")
     augment: str = _field("none", f"augmentation of the training images: {', '.join(AUGMENTS)}")
-    looks: int = _field(30, "how many epochs have a part in the label table, evenly spread; 0: the selected one alone")
+    snapshots: int = _field(
+        30, "how many epochs have a part in the label table, evenly spread; 0: the selected one alone"
+    )
     seed: int = _field(0, "seed of everything random")
     device: str = _field("auto", "auto, cpu, cuda, …")
     dtype: str = _field(
         "float32", "float32, float64, or bf16 (products in bfloat16 while it trains; weights and results in float32)"
     )
-    engine: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
+    execution: str = _field("auto", "eager, or recorded: compiled and replayed (auto: recorded on CUDA)")
 
     def __post_init__(self) -> None:
         if self.data not in ("", *DATASETS) and Path(self.data).is_dir() and not self.data.endswith("/"):
@@ -120,20 +123,20 @@ class Run:
 
     def records(self, device: torch.device) -> bool:
         """Whether the steps of this run are recorded and replayed on that device."""
-        if self.engine == "auto":
-            return device.type == "cuda" and METHODS[self.method].recordable
-        return self.engine == "recorded"
+        if self.execution == "auto":
+            return device.type == "cuda" and METHODS[self.method].traceable
+        return self.execution == "compiled"
 
     @property
     def schedule(self) -> Schedule:
         """How long and how fast."""
         return Schedule(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Schedule)})
 
-    def reading(self) -> Reading:
+    def read_options(self) -> ReadOptions:
         """How a person's own data is read."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(Reading) if hasattr(self, f.name)}
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(ReadOptions) if hasattr(self, f.name)}
         their_net = self.net.startswith(("timm:", "torchvision:"))
-        return Reading(**own, their_net=their_net, noise_to_come=self.noise != "none")
+        return ReadOptions(**own, their_net=their_net, noise_to_come=self.noise != "none")
 
     @property
     def own_data(self) -> bool:
@@ -156,11 +159,15 @@ def recipe(data: str, **changes: Any) -> Run:
     """
     own: dict[str, Any] = {}
     if data in ("cifar10", "cifar100"):
-        own = {**CIFAR10_RECIPE, "warmup": 44, "meta": 5000, "augment": "flip-crop"}
+        own = {**CIFAR10_RECIPE, "warmup": 44, "clean": 5000, "augment": "flip-crop"}
     elif data == "fashion-mnist":
-        own = {"meta": 1000, "batch_size": 128, "rate": 1e-2}
-    if changes.get("meta_file") or changes.get("trusted") or (_brings_clean(data) and changes.get("split") != "paper"):
-        own |= {"meta": 0}  # all there are
+        own = {"clean": 1000, "batch_size": 128, "lr": 1e-2}
+    if (
+        changes.get("clean_file")
+        or changes.get("clean_column")
+        or (_brings_clean(data) and changes.get("split") != "paper")
+    ):
+        own |= {"clean": 0}  # all there are
     if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
         published = METHODS[changes.get("method", Run.method)].own
         own |= published
@@ -177,11 +184,11 @@ def _brings_clean(data: str) -> bool:
 
 def proportions(epochs: int, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Warm-up and drops of the rate for so many epochs, as a recipe has them, or without one a run's defaults."""
-    whole = {name: (recipe or {}).get(name, getattr(Run, name)) for name in ("epochs", "warmup", "rate_drops")}
+    whole = {name: (recipe or {}).get(name, getattr(Run, name)) for name in ("epochs", "warmup", "lr_milestones")}
     share = epochs / whole["epochs"]
     return {
         "warmup": max(0, min(max(1, round(share * whole["warmup"])), epochs - 1)),
-        "rate_drops": tuple(max(1, round(share * drop)) for drop in whole["rate_drops"]),
+        "lr_milestones": tuple(max(1, round(share * drop)) for drop in whole["lr_milestones"]),
     }
 
 
@@ -234,22 +241,24 @@ def _check(run: Run) -> None:
         ("augmentation", run.augment, AUGMENTS),
         ("order", run.order, ORDERS),
         ("dtype", run.dtype, DTYPES),
-        ("engine", run.engine, ENGINES),
+        ("execution", run.execution, EXECUTIONS),
         ("way to treat errors", run.on_error, ON_ERROR),
     ):
         if name not in known:
             raise unknown(what, name, known)
     Noise.parse(run.noise)
     _check_own(run)
-    if run.engine == "recorded" and not METHODS[run.method].recordable:
-        raise InputError(f"the steps of {run.method} cannot be recorded: use --engine eager, or auto")
+    if run.execution == "compiled" and not METHODS[run.method].traceable:
+        raise InputError(f"the steps of {run.method} cannot be recorded: use --execution eager, or auto")
     _check_numbers(run)
 
 
 def _check_own(run: Run) -> None:
     """Refuse what goes with a person's own data only, and a network that has no weights to start from."""
-    given = [f.name for f in dataclasses.fields(Reading) if getattr(run, f.name, f.default) != f.default]
-    given = [name for name in given if name != "meta_file" or run.data == IN_MEMORY]  # for all that is read from a file
+    given = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
+    given = [
+        name for name in given if name != "clean_file" or run.data == IN_MEMORY
+    ]  # for all that is read from a file
     if given and not run.own_data:
         name = given[0].replace("_", "-")
         raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
@@ -266,22 +275,22 @@ def _check_numbers(run: Run) -> None:
         ("epochs", 1),
         ("warmup", 0),
         ("batch_size", 2),
-        ("meta", 0 if run.meta_file or run.trusted or run.data.lower().endswith(".npz") else 1),
+        ("clean", 0 if run.clean_file or run.clean_column or run.data.lower().endswith(".npz") else 1),
         ("limit", 0),
         ("unlabeled", 0),
-        ("looks", 0),
+        ("snapshots", 0),
         ("seed", 0),
     ):
         if getattr(run, name) < least:
             raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is too small: the least is {least}")
-    if any(drop < 0 for drop in run.rate_drops):
-        raise InputError(f"rate-drops {','.join(map(str, run.rate_drops))}: epochs count from 0")
+    if any(drop < 0 for drop in run.lr_milestones):
+        raise InputError(f"lr-milestones {','.join(map(str, run.lr_milestones))}: epochs count from 0")
     if METHODS[run.method].has_warmup and run.warmup >= run.epochs:
         raise InputError(
             f"warmup {run.warmup} leaves nothing of {run.epochs} epochs for {run.method}: give at most {run.epochs - 1}"
         )
-    if not (math.isfinite(run.rate) and run.rate > 0):
-        raise InputError(f"rate {run.rate} is not a positive number")
+    if not (math.isfinite(run.lr) and run.lr > 0):
+        raise InputError(f"lr {run.lr} is not a positive number")
     if not 0 <= run.momentum < 1:
         raise InputError(f"momentum {run.momentum} is not in [0, 1)")
     if not (math.isfinite(run.weight_decay) and run.weight_decay >= 0):

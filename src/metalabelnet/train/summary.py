@@ -6,17 +6,17 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.calibration import at_temperature
-from metalabelnet.train.evaluate import calibration_error, logits_of, macro_f1
-from metalabelnet.train.quality import class_accuracy, held_out, label_quality
+from metalabelnet.labels.metrics import calibration_error, logits_of, macro_f1
+from metalabelnet.labels.quality import class_accuracy, held_out, label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
+    from metalabelnet.data.problem import Problem
+    from metalabelnet.labels.label_table import LabelTable
     from metalabelnet.methods import Method
-    from metalabelnet.train.labels import LabelTable
-    from metalabelnet.train.prepare import Problem
     from metalabelnet.train.settings import Run
 
 
@@ -52,8 +52,8 @@ def summarise(
         "seed": run.seed,
         "epochs": method.epochs,
         "selected_epoch": best["epoch"],
-        "meta_accuracy": best["accuracy"],
-        **held_out(method, problem.select),
+        "clean_accuracy": best["accuracy"],
+        **held_out(method, problem.validation),
         "test_accuracy": None,
         "test_accuracy_last": history[-1]["test_accuracy"],
         "macro_f1": None,
@@ -63,7 +63,7 @@ def summarise(
         "class_accuracy": None,
         "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
         **label_quality(labels),
-        "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "select", "test")},
+        "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "validation", "test")},
         "unlabeled": int((problem.train.given < 0).sum()),
         "suspects": int(labels.verdict().suspect.sum()),
         "seconds": round(seconds, 3),

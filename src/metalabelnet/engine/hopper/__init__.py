@@ -11,9 +11,9 @@ Where one does not take a layer, or cannot be compiled, the library does it.
 
 from __future__ import annotations
 
-from metalabelnet.engine.hopper.company import in_company
 from metalabelnet.engine.hopper.conv3x3 import Line, Made, back, convolution, takes, without_idle_totals
-from metalabelnet.engine.hopper.grad3x3 import Joined, by_weight, takes_by_weight
+from metalabelnet.engine.hopper.sm_share import in_company
+from metalabelnet.engine.hopper.wgrad3x3 import Joined, by_weight, takes_by_weight
 
 __all__ = [
     "Joined",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn.functional import pad
 
-from metalabelnet.engine.hopper.cuda import Kernel, boxes
-from metalabelnet.engine.hopper.kernels import (
+from metalabelnet.engine.hopper.nvrtc import Kernel, boxes
+from metalabelnet.engine.hopper.tiling import (
     RESERVED,
     ROW,
     SHARED,

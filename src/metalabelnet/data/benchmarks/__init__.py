@@ -1,0 +1,1 @@
+"""Benchmark data sets, loaded by name."""

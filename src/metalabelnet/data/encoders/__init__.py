@@ -1,0 +1,1 @@
+"""Encoders that turn images, table rows and texts into tensors."""

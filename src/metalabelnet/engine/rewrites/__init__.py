@@ -1,0 +1,1 @@
+"""Graph rewrites: operators replaced by equivalent ones that compile to faster kernels."""

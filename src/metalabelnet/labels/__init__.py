@@ -1,0 +1,1 @@
+"""Label snapshots over training, label correction, the label table and its quality."""

@@ -1,0 +1,1 @@
+"""Running several trainings: a process pool on the CPU, concurrent runs on one GPU."""

@@ -1,0 +1,49 @@
+"""A picture of the learning curves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metalabelnet.errors import missing_package
+from metalabelnet.methods import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from metalabelnet.train import Run
+
+
+def draw_curves(path: Path, runs: Sequence[tuple[Run, list[dict[str, Any]]]]) -> None:
+    """Accuracy by epoch, a line a method: the mean over seeds, with the range between them shaded.
+
+    That on test samples, or on the held-out clean ones where there is no test part.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise missing_package("matplotlib", "plot", "a picture of the learning curves") from None
+    tested = any(line["test_accuracy"] is not None for _, history in runs for line in history)
+    key, what = ("test_accuracy", "test") if tested else ("clean_accuracy", "held-out clean")
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for method in dict.fromkeys(run.method for run, _ in runs):
+        lines = [[m[key] for m in history] for run, history in runs if run.method == method]
+        shortest = min(map(len, lines))
+        values = np.array([line[:shortest] for line in lines], dtype=float)
+        epochs = np.arange(1, shortest + 1)
+        (drawn,) = axes.plot(epochs, values.mean(0), label=method)
+        axes.fill_between(epochs, values.min(0), values.max(0), color=drawn.get_color(), alpha=0.15, linewidth=0)
+    first = runs[0][0]
+    if any(METHODS[run.method].has_warmup for run, _ in runs):
+        axes.axvline(first.warmup, color="grey", linestyle=":", linewidth=1)
+        axes.annotate(
+            " warm-up ends", (first.warmup, 0.02), xycoords=("data", "axes fraction"), color="grey", fontsize=8
+        )
+    title = f"{first.data}, noise {first.noise}, {first.clean or 'all'} clean"
+    axes.set(xlabel="epoch", ylabel=f"accuracy on {what} samples (%)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

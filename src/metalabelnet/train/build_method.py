@@ -1,0 +1,47 @@
+"""The method of a run, on the rows it works on."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from metalabelnet import nets
+from metalabelnet.methods import METHODS, Method, Task
+from metalabelnet.seeds import stream_seed
+from metalabelnet.train.prepare import net_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from metalabelnet.data.problem import Problem
+    from metalabelnet.train.settings import Run
+
+
+def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
+    """The method of a run, with its first network made."""
+    device, dtype = problem.train.x.device, run.torch_dtype
+    name = net_name(run, problem.shape, problem.inputs)
+    untrained = copy.deepcopy(net)  # a method may ask for another network when this one has learned
+
+    def make_net(k: int) -> nn.Module:
+        seed = stream_seed(run.seed, "net", k)
+        if net is None or untrained is None:
+            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
+        else:
+            made = net if k == 0 else nets.another(untrained, seed=seed)
+        # Tensor cores read images with the channels last; anything else is reordered again and again.
+        layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
+        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
+
+    task = Task(
+        make_net=make_net,
+        train=problem.train,
+        clean=problem.clean,
+        schedule=run.schedule,
+        dtype=dtype,
+        seed=run.seed,
+        head=run.head,
+    )
+    return METHODS[run.method](task, run.method_settings())

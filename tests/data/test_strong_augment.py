@@ -1,0 +1,127 @@
+"""The strong view: pixel by pixel what a naive loop makes of a sample's numbers, and nothing of its neighbours'."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from metalabelnet.data import strong_augment as module
+from metalabelnet.data.batches import to_input
+from metalabelnet.data.strong_augment import LEVELS, NUMBERS, draw_strong, has_strong_view, strong
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, generator=rng(1), dtype=torch.uint8)
+
+
+def nothing(count: int) -> Tensor:
+    """Numbers that change nothing: in the middle of every range, not mirrored, a square without a side."""
+    how = torch.full((NUMBERS, count), LEVELS // 2)
+    how[[5, 6, 14]] = 0
+    return how
+
+
+def naive(image: Tensor, numbers: Tensor, *, flips: bool) -> np.ndarray:
+    """One image, one pixel at a time, from the description of the module."""
+    channels, height, width = image.shape
+    u = [(int(n) + 0.5) / LEVELS for n in numbers]
+    spread = [2 * value - 1 for value in u]
+    angle, scale = module.TURN * spread[2], math.exp(module.SCALE * spread[4])
+    out = np.zeros((channels, height, width))
+    for row in range(height):
+        for column in range(width):
+            i, j = row - (height - 1) / 2, column - (width - 1) / 2
+            i, j = (-i if flips and u[5] > 0.5 else i), (-j if flips and u[6] > 0.5 else j)
+            j += module.SLANT * spread[3] * i
+            y = scale * (math.cos(angle) * i - math.sin(angle) * j) + height * module.SHIFT * spread[0]
+            x = scale * (math.sin(angle) * i + math.cos(angle) * j) + width * module.SHIFT * spread[1]
+            y, x = y + (height - 1) / 2, x + (width - 1) / 2
+            for c in range(channels):
+                value = 0.0
+                for a in (math.floor(y), math.floor(y) + 1):
+                    for b in (math.floor(x), math.floor(x) + 1):
+                        if 0 <= a < height and 0 <= b < width:
+                            value += float(image[c, a, b]) * (1 - abs(y - a)) * (1 - abs(x - b))
+                value = value / 127.5 - 1
+                value = (1 + module.CONTRAST * spread[7]) * value + module.BRIGHTNESS * spread[8]
+                if channels == 3:
+                    value = (value + 1) * (1 + module.COLOUR * spread[9 + c]) - 1
+                out[c, row, column] = min(1.0, max(-1.0, value))
+            half = module.CUT / 2 * u[14]
+            down, right = row + 0.5 - height * u[12], column + 0.5 - width * u[13]
+            if abs(down) < half * height and abs(right) < half * width:
+                out[:, row, column] = 0
+    return out
+
+
+@pytest.mark.parametrize("flips", [False, True])
+@pytest.mark.parametrize("shape", [(3, 6, 9), (1, 8, 8)])
+def test_every_pixel_is_what_a_naive_loop_makes(shape: tuple[int, int, int], flips: bool) -> None:
+    x, how = images(12, *shape), draw_strong(12, rng())
+    before = x.clone()
+    out = strong(x, how, flips=flips, dtype=torch.float64)
+    assert torch.equal(x, before)
+    assert (out.shape, out.dtype) == (x.shape, torch.float64)
+    for image, numbers, got in zip(x, how.T, out, strict=True):
+        np.testing.assert_allclose(got.numpy(), naive(image, numbers, flips=flips), atol=1e-9)
+
+
+def test_in_the_middle_of_every_range_nothing_changes() -> None:
+    x = images(4, 3, 8, 8)
+    torch.testing.assert_close(
+        strong(x, nothing(4), flips=True, dtype=torch.float32), to_input(x, torch.float32), atol=2e-3, rtol=0
+    )
+
+
+@pytest.mark.parametrize(("which", "dims"), [([5], [2]), ([6], [3]), ([5, 6], [2, 3])])
+def test_mirrored_where_the_weak_view_is(which: list[int], dims: list[int]) -> None:
+    x, how = images(4, 1, 8, 8), nothing(4)
+    how[which] = LEVELS - 1
+    mirrored, straight = (strong(x, how, flips=flips, dtype=torch.float32) for flips in (True, False))
+    torch.testing.assert_close(mirrored, to_input(x, torch.float32).flip(dims), atol=2e-3, rtol=0)
+    torch.testing.assert_close(straight, to_input(x, torch.float32), atol=2e-3, rtol=0)
+
+
+def test_a_sample_follows_from_its_own_numbers() -> None:
+    x, how = images(6, 3, 8, 8), draw_strong(6, rng())
+    concurrent = strong(x, how, flips=True, dtype=torch.float32)
+    alone = torch.cat([strong(x[k : k + 1], how[:, k : k + 1], flips=True, dtype=torch.float32) for k in range(6)])
+    assert torch.equal(concurrent, alone)
+
+
+def test_numbers_are_drawn_over_the_whole_range() -> None:
+    how = draw_strong(4000, rng())
+    assert how.shape == (NUMBERS, 4000)
+    assert torch.equal(how, draw_strong(4000, rng()))
+    u = how.double() / LEVELS
+    assert (u.mean(1) - 0.5).abs().max() < 4.5 * math.sqrt(1 / 12 / 4000)
+    assert u.min() < 0.01
+    assert u.max() > 0.99
+
+
+def test_images_of_bytes_have_one_and_nothing_else() -> None:
+    assert has_strong_view(images(2, 1, 8, 8))
+    assert not has_strong_view(torch.zeros(2, 4))
+    assert not has_strong_view(torch.zeros(2, 1, 8, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_the_card_makes_them_without_waiting() -> None:
+    x, how = images(8, 3, 8, 8), draw_strong(8, rng())
+    there = x.cuda(), how.cuda()
+    strong(*there, flips=True, dtype=torch.float32)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = strong(*there, flips=True, dtype=torch.float32)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(out.cpu(), strong(x, how, flips=True, dtype=torch.float32), atol=1e-3, rtol=0)

@@ -1,0 +1,86 @@
+"""Everything end to end on digits by `reproduce … --smoke`: the files it leaves, and that it is then done."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from metalabelnet.cli import main
+from metalabelnet.reproduction.figures import FIGURES
+from metalabelnet.reproduction.recipes import READY
+from metalabelnet.reproduction.results import Results
+
+TABLES = tuple(name for name in READY if name not in FIGURES)
+
+
+def smoke(names: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run it; gives what it said while it ran."""
+    places = [f"--{name}={folder / name}" for name in ("results", "out", "figures")]
+    assert main(["reproduce", *names, "--smoke", "--device", "cpu", *places]) == 0
+    return capsys.readouterr().err
+
+
+def check(names: tuple[str, ...], again: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = smoke(names, folder, capsys)
+    assert "failed" not in said
+    assert len(re.findall(r"^\[\d+/\d+\]", said, flags=re.MULTILINE)) == len(Results(folder / "results").lines)
+    for name in names:
+        markdown = (folder / "figures" / f"{name}.md").read_text()
+        rows = [line for line in markdown.splitlines() if line.startswith("| ")]
+        assert rows
+        assert not any("|  |" in row for row in rows), "a cell is empty"
+        assert (folder / "figures" / f"{name}.tex").read_text().count(r"\begin{tabular}") == markdown.count("| --- |\n")
+    before = {file: file.read_bytes() for file in (folder / "figures").iterdir()}
+    assert smoke((again,), folder, capsys).startswith("0 of ")
+    assert {file: file.read_bytes() for file in (folder / "figures").iterdir()} == before
+
+
+def test_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(TABLES, "cifar10n", tmp_path, capsys)
+    assert not list((tmp_path / "figures").glob("*.svg"))
+
+
+def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(tuple(FIGURES), "fig-curves", tmp_path, capsys)
+    from matplotlib.image import imread
+
+    for name in FIGURES:
+        svg, png = (tmp_path / "figures" / f"{name}.{kind}" for kind in ("svg", "png"))
+        assert ET.parse(svg).getroot().tag.endswith("svg")
+        picture = imread(png)
+        assert picture.shape[0] > 500
+        assert picture.std() > 0.01, "nothing is drawn"
+
+
+@pytest.mark.parametrize(
+    ("what", "rows"),
+    [
+        (
+            "fig-curves --methods cross-entropy",
+            ["cross-entropy, uniform 40 %", "cross-entropy, feature-dependent 60 %"],
+        ),
+        ("fig-curves --cells uniform:0.2", ["metalabelnet, uniform 20 %"]),
+    ],
+)
+def test_what_was_asked_for_is_shown_and_drawn(
+    what: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smoke(tuple(what.split()), tmp_path, capsys)
+    table = [row.strip("| ").split(" | ") for row in (tmp_path / "figures" / "fig-curves.md").read_text().splitlines()]
+    assert [row[0] for row in table if row[-1].endswith("(1)")] == rows
+    assert (tmp_path / "figures" / "fig-curves.svg").is_file()
+
+
+def test_it_leaves_nothing_in_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "cifar10-table", "--smoke", "--methods", "cross-entropy", "--cells", "uniform:0.4"]) == 0
+    assert str(temporary) in capsys.readouterr().out
+    assert [entry.name for entry in tmp_path.iterdir()] == ["temporary"]
+    (folder,) = temporary.iterdir()
+    assert sorted(entry.name for entry in folder.iterdir()) == ["reproduce", "reproduction", "results"]
