@@ -1,22 +1,24 @@
-# make demo          the main job on data that comes along: about a minute after the install
-# make test          linters, type check and tests; installs Chromium for those of the pages where apt-get may do so
+# make demo          compare four methods on a small data set: about two minutes after the install
+# make test          linters, type checks and tests
 # make test-all      the slow tests too
+# make test-gpu      the tests that need a CUDA GPU
 # make test-browser  the tests in a real browser alone
-# make tables        the paper's tables, figures and docs/reproduction.md from results/
-# make clean         removes what the others made
+# make docs          build the documentation into site/, tutorials executed, warnings as errors
+# make tables        the paper's tables, figures and docs/results/reproduction.md from results/
+# make clean         remove what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint browser test test-all test-browser tables clean
+.PHONY: help demo lint browser test test-all test-gpu test-browser docs tables clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev,docs]'
 	touch $@
 
 demo: .venv/installed
@@ -32,8 +34,7 @@ lint: .venv/installed
 # Without a browser the tests that need one are skipped and say so; where CI is set, they fail.
 browser:
 	@for name in chromium chromium-browser google-chrome chrome; do command -v $$name >/dev/null && exit 0; done; \
-	root=; [ "$$(id -u)" = 0 ] || root='sudo -n'; \
-	{ $$root apt-get update -qq && $$root apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	[ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	  || echo 'no browser, and none could be installed (Debian: apt-get install chromium)'
 
 test: lint browser
@@ -42,11 +43,19 @@ test: lint browser
 test-all: lint browser
 	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu'
 
+test-gpu: .venv/installed
+	$(BIN)/pytest -m gpu
+
 test-browser: .venv/installed browser
 	$(BIN)/pytest -m browser
 
+docs: .venv/installed
+	work=$$(mktemp -d) && PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 DOCS_WORK="$$work" \
+	  DOCS_EXAMPLES="$(CURDIR)/examples" $(BIN)/mkdocs build --strict --quiet; status=$$?; rm -rf "$$work"; exit $$status
+
 tables: .venv/installed
-	$(BIN)/metalabelnet reproduce all --tables-only --doc docs/reproduction.md
+	$(BIN)/metalabelnet reproduce all --tables-only --doc docs/results/reproduction.md
+	$(BIN)/metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/results/beyond.md
 
 clean:
-	rm -rf .venv runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv runs dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

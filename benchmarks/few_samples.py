@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from images import KINDS, draw
 
-from metalabelnet.labels.metrics import logits_of
-from metalabelnet.labels.quality import average_precision
+from metalabelnet.labels.metrics import predict_logits
+from metalabelnet.labels.metrics import average_precision
 from metalabelnet.train import recipe, train
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import commit, versions
@@ -57,9 +57,9 @@ def measured(folder: Path, seed: int, *, fit: bool) -> dict[str, float]:
     run = recipe(str(folder / "pictures"), clean_file=str(folder / "checked.csv"), seed=seed, device="cpu")
     problem = prepare(run)
     result = train(run, problem=problem)
-    rows, verdict = result.labels.rows, result.labels.verdict()
+    rows, verdict = result.labels.rows, result.labels.decisions()
     true = torch.tensor([int(Path(name).stem) % 3 for name in (rows.ids[k] for k in range(len(rows)))])
-    heart = logits_of(result.method, rows.x).argmax(1) == rows.given
+    heart = predict_logits(result.method, rows.x).argmax(1) == rows.given
     shares = {"before": rows.given == true, "after": verdict.label == true, "by heart": heart}
     found = {name: 100 * float(right.double().mean()) for name, right in shares.items()}
     return found | {"average precision": average_precision(verdict.suspicion, rows.given != true)}

@@ -28,9 +28,9 @@ import torch
 from metalabelnet.data import DATASETS, DataSet, ReadOptions, Rows, load
 from metalabelnet.data.splits import hold_out
 from metalabelnet.review import source as sources
-from metalabelnet.review.informative import MEASURES
-from metalabelnet.review.sampling import draw, progress
-from metalabelnet.review.store import Store
+from metalabelnet.review.informativeness import MEASURES
+from metalabelnet.review.clean_set_sampling import draw, progress
+from metalabelnet.review.store import ReviewStore
 from metalabelnet.review.verdicts import Verdict, decide
 from metalabelnet.seeds import generator
 from metalabelnet.train import Run, recipe, train
@@ -54,17 +54,17 @@ def smaller(name: str, rows: int) -> DataSet:
 
 def looked_at(folder: Path, true_label: dict[int, int], way: str, judged: int) -> list[int]:
     """The positions in the data that a person looks at."""
-    sources.MEASURE = way if way in MEASURES else "entropy"
+    sources.DEFAULT_MEASURE = way if way in MEASURES else "entropy"
     source = sources.of(str(folder), ReadOptions())
     with tempfile.TemporaryDirectory() as place:
-        store = Store(Path(place) / "review.sqlite")
+        store = ReviewStore(Path(place) / "review.sqlite")
         store.fill(source)
         positions = []
         for _ in range(judged):
             so_far = progress(store, len(source.classes), judged)  # more than can be had: classes stay balanced
             n = draw(store, so_far, "random" if way == "random" else "informative")
             assert n is not None
-            position = store.read_options().execute("SELECT position FROM samples WHERE n = ?", (n,)).fetchone()[0]
+            position = store.connection().execute("SELECT position FROM samples WHERE n = ?", (n,)).fetchone()[0]
             decide(store, Verdict(n=n, kind="label", label=true_label[position], page="clean", blind=True), seen=0)
             positions.append(position)
         store.close()

@@ -20,42 +20,39 @@ from torch.nn.functional import one_hot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from metalabelnet.core.calibration import calibrated
-from metalabelnet.core.posterior import noise_matrix, posterior
-from metalabelnet.labels.loo_refit import refitted
-from metalabelnet.labels.metrics import calibration_error, logits_of
-from metalabelnet.labels.quality import auroc, average_precision
+from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.posterior import fit_transition_matrix, posterior
+from metalabelnet.labels.loo_refit import loo_logits
+from metalabelnet.labels.metrics import auroc, average_precision, expected_calibration_error
 from metalabelnet.labels.snapshots import (
-    Candidate,
-    better,
-    candidate,
-    clean_logits,
+    LabelDistribution,
+    calibrated_distribution,
     clean_rows,
     given_probability,
-    sharpness,
+    is_lower,
+    snapshot_logits,
+    suspicion_scale,
 )
 from metalabelnet.train import recipe
-from metalabelnet.train.loop import Loop, to_the_end
+from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 
 NOISES = [f"{kind}:{rate}" for kind in ("uniform", "feature") for rate in (0.1, 0.2, 0.4, 0.6)]
 
 
-class Kept(Loop):
+class Kept(TrainingLoop):
     """A run that keeps what every epoch says of the training rows and of the clean ones, and the first look's fit."""
 
-    def evaluate(self) -> None:
-        super().evaluate()
+    def evaluate(self, outputs: EpochOutputs) -> None:
+        super().evaluate(outputs)
         if self.epoch == 0:
-            self.__dict__["fit"] = refitted(self.method, self.problem.train, clean_rows(self.method, self.problem))
-        self.__dict__.setdefault("said", []).append(
-            [logits_of(self.method, self.problem.train.x), clean_logits(self.method, self.problem)[0]]
-        )
+            self.__dict__["fit"] = loo_logits(self.method, self.problem.train, clean_rows(self.method, self.problem))
+        self.__dict__.setdefault("said", []).append(snapshot_logits(self.method, self.problem))
 
 
 def bayes(p: Tensor, given: Tensor) -> Tensor:
     """p(true = k | x, y) ∝ p_k(x) T_ky, with T by expectation-maximisation on these rows."""
-    return posterior(p, given, noise_matrix(p, given))
+    return posterior(p, given, fit_transition_matrix(p, given))
 
 
 def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], Any]:
@@ -63,47 +60,48 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     run = recipe("digits", method=method, noise=noise, seed=seed, device="cpu")
     problem = prepare(run)
     loop = Kept(run, problem, None, None)
-    result = to_the_end(loop.steps(None, None, 1e9))
-    said, true = loop.__dict__["said"], clean_logits(loop.method, problem)[1]
+    result = run_to_completion(loop.steps(None, None, 1e9))
+    said = loop.__dict__["said"]
+    true = said[0].true
     train, clean = (torch.stack([epoch[part] for epoch in said]).double() for part in (0, 1))
     e, epochs = result.summary["selected_epoch"], len(said)
 
-    def mean(first: int, last: int) -> Candidate:
+    def mean(first: int, last: int) -> LabelDistribution:
         logs = [logits[first : last + 1].softmax(2).mean(0).clamp_min(1e-12).log() for logits in (train, clean)]
-        return candidate(logs[0], logs[1], true, (first, last))
+        return calibrated_distribution(logs[0], logs[1], true, (first, last))
 
     means = [mean(0, k) for k in range(epochs)]
 
-    def last_better(first: Candidate, errors: float = 2) -> Candidate:
+    def last_better(first: LabelDistribution, errors: float = 2) -> LabelDistribution:
         best = first
         for other in means:
-            best = other if better(other.losses, best.losses, errors) else best
+            best = other if is_lower(other.losses, best.losses, errors) else best
         return best
 
-    fit = candidate(*loop.__dict__["fit"], true, (0, 0))
+    fit = calibrated_distribution(*loop.__dict__["fit"], true, (0, 0))
     held = len(problem.validation)
-    few, _ = calibrated(clean[e, :held], true[:held])
+    few, _ = fit_temperature(clean[e, :held], true[:held])
     found = {
         "the given labels": one_hot(problem.train.given, 10).double(),
         "classifier of the selected epoch": train[e].softmax(1),
         "… calibrated on the held-out clean samples": (train[e] / few).softmax(1),
         "… calibrated on all clean samples": mean(e, e).p,
-        "… and Bayes with a noise matrix": bayes(mean(e, e).p, problem.train.given),
+        "… and Bayes' rule with a noise matrix": bayes(mean(e, e).p, problem.train.given),
         "mean over the epochs of warm-up": mean(0, run.warmup - 1).p,
         "mean up to the selected epoch": means[e].p,
         "mean over all epochs": means[-1].p,
-        "mean up to the least loss on clean samples": min(means, key=lambda m: float(m.losses.mean())).p,
+        "mean up to the lowest loss on clean samples": min(means, key=lambda m: float(m.losses.mean())).p,
         "mean up to the last loss lower by two standard errors": last_better(means[0]).p,
-        "first features, last layer fitted without the own label": fit.p,
-        "… and Bayes with a noise matrix, whatever clean samples say": bayes(fit.p, problem.train.given),
-        "that, or a mean whose loss is lower by two standard errors": last_better(fit).p,
+        "LOO ridge head on the features of the first snapshot": fit.p,
+        "… and Bayes' rule with a noise matrix, unconditionally": bayes(fit.p, problem.train.given),
+        "LOO ridge head, or a mean whose loss is lower by two standard errors": last_better(fit).p,
         "… by one standard error": last_better(fit, 1).p,
-        "… by one, or two where given labels were learned by heart (the rule)": result.labels.probabilities,
+        "… by one, or two where the mean shows memorization (the rule)": result.labels.probabilities,
     }
     if result.labels.soft_labels is not None:
         found["soft labels ŷ"] = result.labels.soft_labels.double()
     snapshots = [fit, *means]
-    w = torch.softmax(-sharpness(len(true)) * torch.stack([look.losses.mean() for look in snapshots]), 0)
+    w = torch.softmax(-suspicion_scale(len(true)) * torch.stack([look.losses.mean() for look in snapshots]), 0)
     p_y = torch.stack([given_probability(look.p, problem.train.given) for look in snapshots])
     found["suspicion by a sum of all p_y, with the rule's weights"] = 1 - w @ p_y
     found["the rule's own suspicion, by a product"] = result.labels.suspicion  # type: ignore[assignment]
@@ -127,7 +125,7 @@ def main() -> None:
             ranked = p if p.ndim == 1 else 1 - p.gather(1, rows.given[:, None])[:, 0]
             areas = (average_precision(ranked, wrong), auroc(ranked, wrong))
             right = None if p.ndim == 1 else 100 * float((p.argmax(1) == rows.true).double().mean())
-            error = None if p.ndim == 1 else calibration_error(p, rows.true)
+            error = None if p.ndim == 1 else expected_calibration_error(p, rows.true)
             lines.setdefault(name, []).append((right, error, *areas))
         print(noise, file=sys.stderr, flush=True)
     print("| p is | right labels | calibration error | average precision | AUROC |\n|---|---|---|---|---|")

@@ -36,13 +36,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
 from metalabelnet.data.problem import Problem
-from metalabelnet.labels.correction import judge
-from metalabelnet.labels.metrics import calibration_error, logits_of
-from metalabelnet.labels.quality import auroc, average_precision
-from metalabelnet.labels.snapshots import Snapshots, sharpness
+from metalabelnet.labels.correction import decide_labels
+from metalabelnet.labels.metrics import auroc, average_precision, expected_calibration_error, predict_logits
+from metalabelnet.labels.snapshots import Snapshots, suspicion_scale
 from metalabelnet.seeds import generator
 from metalabelnet.train import recipe
-from metalabelnet.train.loop import Loop, to_the_end
+from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import commit, versions
 
@@ -55,15 +54,15 @@ RESAMPLED = 200
 FASHION = 21_000  # 20,000 with noisy labels beside 1,000 clean ones
 
 
-class Watched(Loop):
+class Watched(TrainingLoop):
     """A run that keeps what its last epoch says of the test rows."""
 
     last: torch.Tensor
 
-    def evaluate(self) -> None:
-        super().evaluate()
+    def evaluate(self, outputs: EpochOutputs) -> None:
+        super().evaluate(outputs)
         if self.epoch == self.method.epochs - 1:
-            self.last = logits_of(self.method, self.problem.test.x).softmax(1)
+            self.last = predict_logits(self.method, self.problem.test.x).softmax(1)
 
 
 def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
@@ -118,17 +117,17 @@ class Noted(Snapshots):
 
     noted: list[tuple[torch.Tensor, torch.Tensor]]
 
-    def believe(self, p_y: torch.Tensor, losses: torch.Tensor) -> None:
-        super().believe(p_y, losses)
+    def add_given_probability(self, p_y: torch.Tensor, losses: torch.Tensor) -> None:
+        super().add_given_probability(p_y, losses)
         self.noted = [*getattr(self, "noted", []), (p_y, losses)]
 
 
 def ours(run: Run, problem: Problem) -> dict[str, Any]:
     """One run of the package."""
-    loop = Loop(run, problem, None, None)
+    loop = TrainingLoop(run, problem, None, None)
     loop.snapshots = Noted(run.snapshots, loop.method.epochs)
-    result = to_the_end(loop.steps(None, None, 1e9))
-    verdict, rows = result.labels.verdict(), result.labels.rows
+    result = run_to_completion(loop.steps(None, None, 1e9))
+    verdict, rows = result.labels.decisions(), result.labels.rows
     arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
     arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
     p_y, losses = (torch.stack(parts) for parts in zip(*loop.snapshots.noted, strict=True))
@@ -155,8 +154,8 @@ def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
         train=both, clean=clean, validation=problem.validation, test=outside, noise_rate=problem.noise_rate
     )
     loop = Watched(one, held_out, None, None)
-    result = to_the_end(loop.steps(None, None, 1e9))
-    selected = logits_of(result.method, outside.x).softmax(1)
+    result = run_to_completion(loop.steps(None, None, 1e9))
+    selected = predict_logits(result.method, outside.x).softmax(1)
     arrays = {"rows": (part == k).nonzero()[:, 0], "selected": selected.float(), "last": loop.last.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
@@ -185,7 +184,7 @@ def quality(p: Any, label: Any, score: Any, flag: Any, given: Any, true: Any) ->
         "right": 100 * float((label == true).mean()),
         "ap": average_precision(score, wrong),
         "auroc": auroc(score, wrong),
-        "ece": calibration_error(torch.as_tensor(p), torch.as_tensor(true)),
+        "ece": expected_calibration_error(torch.as_tensor(p), torch.as_tensor(true)),
         "f1": 2 * hits / max(1, int(flag.sum()) + int(wrong.sum())),
         "flagged": int(flag.sum()),
     }
@@ -201,11 +200,11 @@ def suspicions(run: Any) -> dict[str, tuple[Any, Any]]:
     p_y, losses = (torch.tensor(run[name], dtype=torch.float64) for name in ("p_y", "losses"))
     history = Snapshots(0, 1)
     for look in zip(p_y, losses, strict=True):
-        history.believe(*look)
-    w = torch.softmax(-sharpness(losses.shape[1]) * losses.mean(1), 0)
+        history.add_given_probability(*look)
+    w = torch.softmax(-suspicion_scale(losses.shape[1]) * losses.mean(1), 0)
     found = {"metalabelnet": history.suspicion(), "sum of p_y": 1 - w @ p_y}
     p, given = torch.tensor(run["p"]), torch.tensor(run["given"])
-    verdicts = {way: judge(p, given, suspicion) for way, suspicion in found.items()}
+    verdicts = {way: decide_labels(p, given, suspicion) for way, suspicion in found.items()}
     return {way: (verdict.suspicion.numpy(), verdict.suspect.numpy()) for way, verdict in verdicts.items()}
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from starlette.testclient import TestClient
 
-from metalabelnet.review.app import App
-from metalabelnet.review.sample_view import Contents
-from metalabelnet.review.source import Sample, Source
-from metalabelnet.review.store import Store
+from metalabelnet.review.app import ReviewApp
+from metalabelnet.review.sample_display import SampleDisplay
+from metalabelnet.review.source import SampleRow, ReviewSource
+from metalabelnet.review.store import ReviewStore
 from metalabelnet.review.verdicts import Verdict, decide
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ HOST = "http://127.0.0.1:5000"
 LIMITS = {"list": 300.0, "verdict": 50.0}
 
 
-class MadeUp(Source):
+class MadeUp(ReviewSource):
     """A run over texts that nobody wrote."""
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[SampleRow]:
         chance = random.Random(0)
         for k in range(len(self.ids)):
             given, label = chance.randrange(-1, 100), chance.randrange(100)
             label = given if given >= 0 and chance.random() < 0.7 else label
             suspicion = -1.0 if given < 0 else chance.random()
-            yield Sample(
+            yield SampleRow(
                 n=chance.getrandbits(62),
                 position=k,
                 id=f"sample-{k:07d}.txt",
@@ -52,8 +52,8 @@ class MadeUp(Source):
                 confidence=chance.random(),
                 suspect=int(suspicion > 0.7),
                 suspicion=suspicion,
-                informative=chance.random(),
-                bars="[[1, 0.7], [2, 0.2], [3, 0.1]]",
+                informativeness=chance.random(),
+                probabilities="[[1, 0.7], [2, 0.2], [3, 0.1]]",
             )
 
 
@@ -77,35 +77,35 @@ def main() -> int:
             data="made-up",
             run=Path(home),
             classes=CLASSES,
-            contents=Contents(kind="text", items=texts),
+            contents=SampleDisplay(kind="text", items=texts),
             ids=range(rows),  # type: ignore[arg-type]
             given=(),
             splits={},
-            checked={},
+            clean_labels={},
             options=(),
             named=("made-up",),
             fingerprint="made up",
         )
         start = time.perf_counter()
-        store = Store(Path(home) / "review.sqlite")
+        store = ReviewStore(Path(home) / "review.sqlite")
         store.fill(source)
         size = store.path.stat().st_size / 2**20
         print(f"{rows:,} rows read in, once: {time.perf_counter() - start:.1f} s, {size:.0f} MiB")
         numbers = [
-            row[0] for row in store.read_options().execute("SELECT n FROM samples ORDER BY suspicion DESC LIMIT 12000")
+            row[0] for row in store.connection().execute("SELECT n FROM samples ORDER BY suspicion DESC LIMIT 12000")
         ]
-        store.read_options().execute("PRAGMA synchronous = OFF")  # for the preparation alone
+        store.connection().execute("PRAGMA synchronous = OFF")  # for the preparation alone
         for k, n in enumerate(numbers[:10_000]):
-            how = {"page": "clean", "blind": True, "way": "random"} if k % 2 else {}
+            how = {"page": "clean", "blind": True, "sampling": "random"} if k % 2 else {}
             decide(store, Verdict(n=n, kind="label", label=k % 100, **how), seen=0)
         store.close()
-        client = TestClient(App(source, store).guarded(5000, "t"), base_url=HOST, follow_redirects=False)
+        client = TestClient(ReviewApp(source, store).guarded(5000, "t"), base_url=HOST, follow_redirects=False)
         client.get("/?token=t")
         fresh = iter(numbers[10_000:])
         headers = {"Origin": HOST}
 
         def verdict(_k: int, **more: str):
-            fields = {"n": next(fresh), "seen": 0, "say": "choose", "class": "class 7", **more}
+            fields = {"n": next(fresh), "seen": 0, "action": "choose", "class": "class 7", **more}
             return client.post("/verdict", data=fields, headers=headers)
 
         lists = {
@@ -121,7 +121,7 @@ def main() -> int:
             "unusable, of which there are none": "/?verdict=unusable&show=all",
             "deep in the list": f"/?show=all&after=0.0001,{numbers[0]}",
             "the clean set's next sample": "/clean",
-            "take it away": "/take",
+            "take it away": "/export",
         }
         worst = {"list": 0.0, "verdict": 0.0}
         print(f"{'':36}  first   median   worst  (ms)")
@@ -132,7 +132,7 @@ def main() -> int:
         for name, more in (
             ("a verdict in the grid", {"answer": "card"}),
             ("a verdict one at a time", {}),
-            ("a verdict for the clean set", {"page": "clean", "way": "random", "blind": "1"}),
+            ("a verdict for the clean set", {"page": "clean", "sampling": "random", "blind": "1"}),
         ):
             took = timed(lambda k, more=more: verdict(k, **more), 100)
             worst["verdict"] = max(worst["verdict"], statistics.quantiles(took, n=20)[-1])

@@ -20,7 +20,7 @@ from metalabelnet.core.losses import classification_loss, cross_entropy, entropy
 from metalabelnet.core.optimizers import SGD, Adam
 from metalabelnet.methods.label_net_method import LabelNetSettings
 from metalabelnet.nets import build
-from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.floa
     r = torch.Generator().manual_seed(0)
     x, x_m = (torch.rand(batch, 3, size, size, generator=r).mul(2).sub(1).to(device, dtype) for _ in "01")
     f = build(net, (3, size, size), 10, seed=0).to(device, dtype)
-    g = Extractor(f, find_head(f, x[:2], 10))
+    g = FeatureExtractor(f, find_head(f, x[:2], 10))
     m = LabelNet(g.width, 10, r).to(device, dtype)
     y_m = (torch.arange(batch) % 10).to(device)
     return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=LabelNetSettings())

@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rival_steps import OURS, RIVALS, Iteration, Start, ours, start
 from timing import milliseconds, resident, tidy
 
-from metalabelnet.engine import tensor_cores
+from metalabelnet.engine import tf32_and_cudnn_benchmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -163,7 +163,7 @@ def main() -> int:
     shape = {"batch": args.batch, "size": args.size, "device": args.device}
     if args.check:
         return _check_all(**shape)
-    with tensor_cores():
+    with tf32_and_cudnn_benchmark():
         if args.row:
             print(json.dumps(row(args.row, **shape, seconds=args.seconds)))
             return 0

@@ -31,8 +31,8 @@ from timing import milliseconds, resident, tidy
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
-from metalabelnet.engine import Engine, tensor_cores
-from metalabelnet.train.build_method import build
+from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark
+from metalabelnet.train.build_method import build_method
 from metalabelnet.train.run_folder import commit, versions
 from metalabelnet.train.settings import Run
 
@@ -46,7 +46,7 @@ def problem(batch: int, device: str, size: int) -> Problem:
     x = torch.randint(0, 256, (batch, 3, size, size), generator=g).to(torch.uint8)
     y = torch.arange(batch) % 10
     rows = make_rows(x, y, true=y, classes=tuple("0123456789"), what="random images").to(device)
-    return Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0)
+    return Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0, holds_out=False)
 
 
 def make_engine(
@@ -64,7 +64,7 @@ def make_engine(
         net="auto" if own else net, warmup=0, epochs=1, batch_size=args.batch, device=device, seed=seed, **changes
     )
     data = problem(args.batch, device, args.size)
-    method = build(run, data, own)
+    method = build_method(run, data, own)
     augment = "flip-crop" if args.size <= 64 else "none"
     batches = Batches(
         train=data.train,
@@ -74,11 +74,11 @@ def make_engine(
         augment_clean=method.learns_from_clean,
         dtype=run.torch_dtype,
         seed=seed,
-        strong_from=method.strong_from,
+        strong_augment_from=method.strong_augment_from,
     )
     method.begin_epoch(0)
-    engine = Engine(method, batches.batch, recorded=recorded, bf16=run.dtype == "bf16", concurrent_runs=concurrent_runs)
-    return engine, next(batches.plan(0, labeled_only=False))
+    engine = Engine(method, batches.make_batch, recorded=recorded, bf16=run.dtype == "bf16", concurrent_runs=concurrent_runs)
+    return engine, next(batches.plan_epoch(0, labeled_only=False))
 
 
 def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def rival_rows(args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     import rivals
 
     results = []
-    with tensor_cores():
+    with tf32_and_cudnn_benchmark():
         for r in rivals.rows(batch=args.batch, size=args.size, device=device, seconds=args.seconds):
             name = f"phase 2, {r['row']} {r['version']}".strip()
             said = r["note"] or f"{r['ms']:9.3f} ms {r['MiB']:8.0f} MiB"
@@ -191,7 +191,7 @@ def main() -> None:
         print(json.dumps(row(args.row, args, device, **dict(rows)[args.row])))
         return
     results = []
-    with tensor_cores():
+    with tf32_and_cudnn_benchmark():
         for name, changes in rows:
             if args.only and not any(text in name for text in args.only):
                 continue

@@ -35,13 +35,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
-from metalabelnet.errors import Stopped
+from metalabelnet.errors import RunStopped
 from metalabelnet.launch.concurrent_runs import train_concurrently
 from metalabelnet.launch.process_pool import Job
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import beyond
-from metalabelnet.reproduction.recipes import Entry
-from metalabelnet.reproduction.resources import Places, check_probs, unpack_human_labels
+from metalabelnet.reproduction.experiments import RunSpec
+from metalabelnet.reproduction.resources import Resources, check_noise_probs, write_human_labels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,7 +59,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fine-tune": ("fine-tune", {}),
     "gce": ("gce", {}),
     "co-teaching": ("co-teaching", {}),
-    **{name: (PLUS, settings) for name, settings in beyond.WITHOUT.items() if settings},
+    **{name: (PLUS, settings) for name, settings in beyond.ABLATIONS.items() if settings},
     "handed over in a half": (PLUS, {"handover": 0.5}),
     "handed over to the end": (PLUS, {"handover": 1.0}),
     "neither": (PLUS, {"given": 0.0, "step3": "paper"}),
@@ -82,7 +82,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def entry(variant: str, cell: str, seed: int, epochs: int, **changes: Any) -> Entry:
+def entry(variant: str, cell: str, seed: int, epochs: int, **changes: Any) -> RunSpec:
     """The run of a variant: the cell's, with everything that counts epochs in proportion."""
     method, settings = VARIANTS[variant]
     short = {
@@ -91,8 +91,8 @@ def entry(variant: str, cell: str, seed: int, epochs: int, **changes: Any) -> En
         "lr_milestones": (epochs // 3, 2 * epochs // 3),
         "snapshots": 0,
     }
-    fields = beyond.make(method, cell, seed, settings=settings, **{**short, **changes})
-    return Entry(what="beyond", method=method, cell=cell, point="", seed=seed, fields=fields)
+    fields = beyond.make_fields(method, cell, seed, settings=settings, **{**short, **changes})
+    return RunSpec(what="beyond", method=method, cell=cell, point="", seed=seed, fields=fields)
 
 
 def main() -> None:
@@ -104,14 +104,14 @@ def main() -> None:
         return
     until = time.monotonic() + args.seconds
     work = args.out or Path(tempfile.mkdtemp(prefix="variants-"))
-    human = None if args.human_labels is None else unpack_human_labels(args.human_labels, work / "noise")
-    probs = None if args.noise_probs is None else check_probs(args.noise_probs)
+    human = None if args.human_labels is None else write_human_labels(args.human_labels, work / "noise")
+    probs = None if args.noise_probs is None else check_noise_probs(args.noise_probs)
     data_dir = args.data_dir
     if args.apart is not None:
         names = {cell_data(cell) for cell in args.cells.split(",")}
         data_dir, probs = set_apart(args.data_dir, probs, human, args.apart, names)
-    places = Places(data_dir=data_dir, noise_probs=probs, human=human, device=args.device, dtype=args.dtype)
-    todo = plan(args, places, work)
+    resources = Resources(data_dir=data_dir, noise_probs=probs, human_labels=human, device=args.device, dtype=args.dtype)
+    todo = plan(args, resources, work)
     jobs = [job for _, job in todo]
     print(f"{len(jobs)} runs to make", flush=True)
 
@@ -137,13 +137,13 @@ def main() -> None:
             on_progress=tell,
             stop=lambda: time.monotonic() > until,
         )
-    except Stopped:
+    except RunStopped:
         print("the time is up: the same command goes on", flush=True)
 
 
 def cell_data(cell: str) -> str:
     """The data of a cell."""
-    return str(beyond.make(PLUS, cell, 0)["data"])
+    return str(beyond.make_fields(PLUS, cell, 0)["data"])
 
 
 def set_apart(
@@ -199,7 +199,7 @@ def write(results: Path, about: dict[str, Any], summary: dict[str, Any], of: dic
         file.write(text + "\n")
 
 
-def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dict[str, Any], Job]]:
+def plan(args: argparse.Namespace, resources: Resources, work: Path) -> list[tuple[dict[str, Any], Job]]:
     """The runs that are asked for and not done, in their order."""
     done = {key(json.loads(line)) for line in lines(args.results)}
     todo = []
@@ -207,20 +207,20 @@ def plan(args: argparse.Namespace, places: Places, work: Path) -> list[tuple[dic
     for variant, seed, cell in product(args.variants.split("/"), args.seeds.split(","), args.cells.split(",")):
         about = {"variant": variant, "cell": cell, "seed": int(seed), "epochs": args.epochs, **smaller}
         one = entry(**about)
-        if lack := places.lacks(one):
+        if lack := resources.missing(one):
             print(f"left out: {variant} {cell} needs {lack}", flush=True)
         elif key(about) not in done:
             done.add(key(about))
             name = "-".join(map(str, about.values()))
             folder = work / re.sub(r"[^a-z0-9.]+", "-", name)
-            todo.append((about, Job(run=places.run(one), folder=folder)))
+            todo.append((about, Job(run=resources.run(one), folder=folder)))
     return todo
 
 
 def key(about: dict[str, Any]) -> tuple[Any, ...]:
     """What tells two runs apart: not the noise, where the method does not read the given labels."""
     method, cell = VARIANTS[about["variant"]][0], about["cell"]
-    cell = cell if METHODS[method].reads_given else cell.partition("/")[0]
+    cell = cell if METHODS[method].traits.reads_given else cell.partition("/")[0]
     return about["variant"], cell, about["seed"], about["epochs"], about.get("limit"), about.get("net")
 
 

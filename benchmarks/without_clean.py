@@ -24,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from metalabelnet import MetaLabelNetClassifier, NoCleanSet
+from metalabelnet import MetaLabelNetClassifier, NoCleanSetWarning
 from metalabelnet.train import recipe
 from metalabelnet.train.prepare import prepare
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write a line a cell")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", NoCleanSet)
+    warnings.simplefilter("ignore", NoCleanSetWarning)
     print("| |", " | ".join(NOISES), "| mean |")
     print("|---" * (len(NOISES) + 2) + "|")
     for way in (name.replace("+", ", ") for name in args.ways.split(",")):

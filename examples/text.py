@@ -1,8 +1,8 @@
-"""Short texts with topics, some of them wrong, and a few that were checked.
+"""Short texts with topics, some of them wrong, and a column that marks the clean rows.
 
     python examples/text.py [FOLDER]
 
-It makes 600 sentences of three topics, a quarter with a wrong one, and calls the command line.
+The script writes 600 sentences on three topics, a quarter of them with a wrong topic. Then it runs the command line.
 """
 
 import csv
@@ -23,15 +23,15 @@ TOPICS = {
 VERBS = ("changed", "surprised", "followed", "worried", "helped", "beat")
 
 
-def sentence(topic: str, random: np.random.Generator) -> str:
-    """Two things that something happens to, and now and then one of another topic."""
+def make_sentence(topic: str, random: np.random.Generator) -> str:
+    """Return a sentence of words from its topic, with some words from other topics."""
     other = str(random.choice(list(TOPICS)))
     first, second = (str(random.choice(TOPICS[topic if random.random() < 0.8 else other])) for _ in range(2))
     return f"{first} {random.choice(VERBS)} {second} {random.choice(TOPICS[topic])}"
 
 
 def make(folder: Path) -> None:
-    """Write the texts, and some without a topic."""
+    """Write the labeled texts, and new texts without a topic."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     names = list(TOPICS)
@@ -40,27 +40,27 @@ def make(folder: Path) -> None:
         writer.writerow(["text", "topic", "checked"])
         for number in range(600):
             topic, checked = names[number % 3], number < 60
-            said = names[(number + 1) % 3] if not checked and random.random() < 0.25 else topic
-            writer.writerow([sentence(topic, random), said, int(checked)])
+            given = names[(number + 1) % 3] if not checked and random.random() < 0.25 else topic
+            writer.writerow([make_sentence(topic, random), given, int(checked)])
     with (folder / "new.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
-            [["id", "text"], *([f"{t} {k}", sentence(t, random)] for t in names for k in range(10))]
+            [["id", "text"], *([f"{t} {k}", make_sentence(t, random)] for t in names for k in range(10))]
         )
 
 
 def run(command: str) -> None:
-    """Call the command line, as a shell would."""
+    """Run a command of the command line."""
     print(f"$ metalabelnet {command}", flush=True)
     if main(shlex.split(command)):
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
-    make(here)
-    run(f"train '{here}/texts.csv' --label topic --clean-column checked --epochs 12 --warmup 5 --out '{here}/run'")
-    run(f"predict '{here}/run' '{here}/new.csv' -o '{here}/new topics.csv'")
-    with (here / "new topics.csv").open(newline="") as file:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
+    make(folder)
+    run(f"train '{folder}/texts.csv' --label topic --clean-column checked --epochs 12 --warmup 5 --out '{folder}/run'")
+    run(f"predict '{folder}/run' '{folder}/new.csv' -o '{folder}/new topics.csv'")
+    with (folder / "new topics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    right = sum(row["id"].startswith(row["label"]) for row in rows)
-    print(f"{right} of {len(rows)} new texts right")
+    correct = sum(row["id"].startswith(row["label"]) for row in rows)
+    print(f"{correct} of {len(rows)} new texts correct")

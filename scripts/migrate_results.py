@@ -2,7 +2,7 @@
 
     python scripts/migrate_results.py results
 
-Numbers are not touched. A file that is migrated already stays as it is.
+Measured numbers do not change. A migrated file stays as it is.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def migrate_line(line: dict[str, Any], *, names: dict[str, str] = LINE) -> dict[
         line["settings"] = renamed(line["settings"], RUN if run else METHOD)
         if run:
             line["settings"]["settings"] = renamed(line["settings"]["settings"], METHOD)
+            if line["settings"].get("limit") == 0:
+                line["settings"]["limit"] = None  # all training samples
     if isinstance(line.get("method_settings"), dict):
         line["method_settings"] = renamed(line["method_settings"], METHOD)
     if isinstance(line.get("summary"), dict):

@@ -21,7 +21,7 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISES)
-def test_an_example(
+def test_example(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path / "a folder")])

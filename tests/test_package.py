@@ -11,7 +11,7 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_import_is_light_and_the_names_are_there() -> None:
+def test_import_is_light() -> None:
     code = (
         "import sys, metalabelnet; print(sorted({'torch', 'sklearn', 'numpy'} & set(sys.modules)), dir(metalabelnet))"
     )
@@ -21,7 +21,7 @@ def test_the_import_is_light_and_the_names_are_there() -> None:
     assert not hasattr(metalabelnet, "no_such_name")
 
 
-def test_without_scikit_learn_there_is_fit_and_a_sentence() -> None:
+def test_without_sklearn() -> None:
     code = """
 import sys
 sys.modules["sklearn"] = None

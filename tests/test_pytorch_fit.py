@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import metalabelnet
-from metalabelnet import NoCleanSet
+from metalabelnet import NoCleanSetWarning
 from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.train import Progress, RunFolder
-from small import blobs
+from small_runs import column_images
 
 QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "lr": 0.05, "lr_milestones": (4,), "device": "cpu", "seed": 0}
 
@@ -35,7 +35,7 @@ def network(channels: int = 1, classes: int = 3) -> nn.Module:
 
 
 def pairs(count: int, seed: int, wrong: float = 0.0, *, as_float: bool = True) -> TensorDataset:
-    rows = blobs(count, seed, wrong)
+    rows = column_images(count, seed, wrong)
     return TensorDataset(rows.x.float() / 127.5 - 1 if as_float else rows.x, rows.given)
 
 
@@ -57,7 +57,7 @@ class Files(Dataset[Any]):
 
 def test_model_labels_and_history() -> None:
     net = network()
-    train, truth = pairs(48, 0, wrong=0.2), blobs(48, 0).true
+    train, truth = pairs(48, 0, wrong=0.2), column_images(48, 0).true
     result = metalabelnet.fit(net, train, pairs(24, 1), pairs(20, 4), pairs(60, 3), **QUICK)
     assert result.model is net
     assert not net.training
@@ -75,8 +75,8 @@ def test_model_labels_and_history() -> None:
     assert np.mean(right) > 0.85
 
 
-def test_images_of_pil_arrays_and_tensors_are_the_same_bytes() -> None:
-    rows = {"train_set": blobs(36, 0), "clean_set": blobs(12, 1)}
+def test_pil_numpy_and_tensor_images_are_equivalent() -> None:
+    rows = {"train_set": column_images(36, 0), "clean_set": column_images(12, 1)}
     results = []
     for transform in (
         lambda image: image,
@@ -107,13 +107,13 @@ def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
 
 
 def test_without_a_clean_set() -> None:
-    with pytest.warns(NoCleanSet, match="instead of metalabelnet") as caught:
+    with pytest.warns(NoCleanSetWarning, match="instead of metalabelnet") as caught:
         result = metalabelnet.fit(network(), pairs(80, 0), None, **QUICK)
     assert caught[0].filename == __file__
     assert result.summary["method"] != "metalabelnet"
 
 
-def refused(sentence: str, *sets: Any, net: Any = None, **settings: Any) -> None:
+def check_error(sentence: str, *sets: Any, net: Any = None, **settings: Any) -> None:
     given = [pairs(24, 0), pairs(12, 1)]
     given[: len(sets)] = sets
     with pytest.raises(InputError, match=sentence):
@@ -142,7 +142,7 @@ class Endless(IterableDataset[Any]):
         return iter(pairs(4, 0))
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = pairs(24, 0), pairs(12, 1)
 
     def stop(progress: Progress) -> None:
@@ -196,7 +196,7 @@ class Named(TensorDataset):
         self.classes = classes
 
 
-def test_data_sets_that_number_their_classes_differently_are_refused() -> None:
+def test_different_class_order() -> None:
     train, clean, test = pairs(24, 0), pairs(12, 1), pairs(12, 2)
     abc, acb = ("a", "b", "c"), ("a", "c", "b")
     for sets in (
@@ -210,10 +210,10 @@ def test_data_sets_that_number_their_classes_differently_are_refused() -> None:
     assert shorter.labels.rows.classes == abc
 
 
-def test_a_folder_of_floating_point_images_is_not_asked_about_pictures(tmp_path: Path) -> None:
+def test_predictor_rejects_run_on_float_images(tmp_path: Path) -> None:
     """How the numbers were made of pictures is not in it."""
     metalabelnet.fit("small-cnn", pairs(24, 0), pairs(12, 1), folder=tmp_path / "floats", **QUICK)
-    with pytest.raises(InputError, match="code of its own had made into floating-point numbers"):
+    with pytest.raises(InputError, match="was trained on floating-point images"):
         Predictor(tmp_path / "floats")
     train, clean = pairs(24, 0, as_float=False), pairs(12, 1, as_float=False)
     result = metalabelnet.fit("small-cnn", train, clean, folder=tmp_path / "bytes", **QUICK)
@@ -222,7 +222,7 @@ def test_a_folder_of_floating_point_images_is_not_asked_about_pictures(tmp_path:
 
 
 @pytest.mark.parametrize("method", ["joint-optimization", "forward", "co-teaching", "metalabelnet-plus"])
-def test_weights_that_are_frozen_stay_what_they_are(method: str) -> None:
+def test_frozen_weights_do_not_change(method: str) -> None:
     net = network()
     net[0].requires_grad_(requires_grad=False)
     before = net[0].weight.clone()
@@ -234,36 +234,40 @@ def test_weights_that_are_frozen_stay_what_they_are(method: str) -> None:
     assert any(weight.requires_grad for weight in weights.values())
 
 
-def test_a_number_of_numpy_is_a_number_of_epochs() -> None:
+def test_numpy_integer_as_epochs() -> None:
     rest = {name: QUICK[name] for name in ("batch_size", "lr", "device", "seed")}
     one, other = (metalabelnet.fit(network(), pairs(24, 0), pairs(12, 1), epochs=n, **rest) for n in (6, np.int64(6)))
     assert [line["lr"] for line in one.history] == [line["lr"] for line in other.history]
 
 
-def test_what_is_refused() -> None:
-    refused("did you mean 'epochs'", epoch=3)
-    refused("did you mean 'beta'", betta=3)
-    refused("did you mean 'q'", method="gce", qq=0.5)
-    refused("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
-    refused("did you mean 'metalabelnet'", method="metalabel")
-    refused(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", Steps())
-    refused(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
-    refused("class '2' is missing from the clean set", pairs(24, 0), torch.utils.data.Subset(pairs(12, 1), [0, 1, 3]))
-    refused("clean_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
-    refused("item 0 has the label 0.5", [(torch.zeros(1, 8, 8), 0.5)])
-    refused("item 0 is not a pair", [torch.zeros(1, 8, 8)])
-    refused("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
-    refused("there are no samples", [])
+def test_wrong_input() -> None:
+    check_error("did you mean 'epochs'", epoch=3)
+    check_error("did you mean 'beta'", betta=3)
+    check_error("did you mean 'q'", method="gce", qq=0.5)
+    check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
+    check_error("did you mean 'metalabelnet'", method="metalabel")
+    check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", Steps())
+    check_error(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
+    check_error(
+        "class '2' is missing from the clean set", pairs(24, 0), torch.utils.data.Subset(pairs(12, 1), [0, 1, 3])
+    )
+    check_error("clean_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
+    check_error("item 0 has the label 0.5", [(torch.zeros(1, 8, 8), 0.5)])
+    check_error("item 0 is not a pair", [torch.zeros(1, 8, 8)])
+    check_error("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
+    check_error("there are no samples", [])
     for loader in (iter([]), DataLoader(pairs(24, 0), 8), Endless()):
-        refused(r"train_set is .*give a data set with len\(\) and items by number, not a loader", loader)
-    refused("net is torch.utils.data.dataset.TensorDataset: give a module, .* before the data sets", net=pairs(24, 0))
-    refused("unknown setting of a run or of metalabelnet 'label'", label="kind")
-    refused("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
-    refused(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
-    refused("the network cannot read", net=network(channels=2))
-    refused("did you mean 'small-cnn'", net="smal-cnn")
-    refused("item 0 has the label inf", [(torch.zeros(1, 8, 8), float("inf"))])
-    refused("the network cannot read a batch .*: images of 9 pixels", net=Particular())
-    refused("the network gives in training tuple for 2 samples", net=TwoHeads())
-    refused("the network has no weight that is learned", net=network().requires_grad_(requires_grad=False))
-    refused("the network is in a DataParallel: give the module inside", net=nn.DataParallel(network()))
+        check_error(r"train_set is .*give a data set with len\(\) and items by number, not a loader", loader)
+    check_error(
+        "net is torch.utils.data.dataset.TensorDataset: give a module, .* before the data sets", net=pairs(24, 0)
+    )
+    check_error("unknown setting of a run or of metalabelnet 'label'", label="kind")
+    check_error("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
+    check_error(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
+    check_error("the network cannot read", net=network(channels=2))
+    check_error("did you mean 'small-cnn'", net="smal-cnn")
+    check_error("item 0 has the label inf", [(torch.zeros(1, 8, 8), float("inf"))])
+    check_error("the network cannot read a batch .*: images of 9 pixels", net=Particular())
+    check_error("the network gives in training tuple for 2 samples", net=TwoHeads())
+    check_error("the network has no weight that is learned", net=network().requires_grad_(requires_grad=False))
+    check_error("the network is in a DataParallel: give the module inside", net=nn.DataParallel(network()))

@@ -18,21 +18,21 @@ from torch.nn.functional import one_hot
 
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.labels.metrics import logits_of
+from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from metalabelnet.train import recipe
-from metalabelnet.train.loop import Loop, to_the_end
+from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 
 HERE = Path(__file__).parent
 
 
-class Watched(Loop):
+class Watched(TrainingLoop):
     """A run that keeps the soft labels, those of the label net alone, and what the classifier says, of every epoch."""
 
-    def evaluate(self) -> None:
-        super().evaluate()
-        said = {"classifier": logits_of(self.method, self.problem.train.x).softmax(1)}
+    def evaluate(self, outputs: EpochOutputs) -> None:
+        super().evaluate(outputs)
+        said = {"classifier": predict_logits(self.method, self.problem.train.x).softmax(1)}
         assert isinstance(self.method, MetaLabelNetPlus)
         if self.soft_labels is not None and self.method.phase2 is not None:
             rows = self.problem.train
@@ -61,7 +61,7 @@ def main() -> None:
     )
     problem = prepare(run)
     loop = Watched(run, problem, None, None)
-    to_the_end(loop.steps(None, None, 1e9))
+    run_to_completion(loop.steps(None, None, 1e9))
     said, true, given = loop.__dict__["said"], problem.train.true, problem.train.given
     squares = {"given labels": one_hot(given, 10).double(), **said[-1]}
     names = ["given labels", "label net alone", "soft label"]

@@ -1,4 +1,4 @@
-"""Make the pictures of the review page, by the whole way from a folder of noisy images to a better model.
+"""Make the pictures of the review page, by the whole sampling from a folder of noisy images to a better model.
 
     python docs/review/pictures.py          (needs playwright, and Debian's package chromium)
 
@@ -77,7 +77,7 @@ def check_suspects(page: Page, base: str, answers: dict[str, str]) -> None:
 
 def build_clean_set(page: Page, base: str, answers: dict[str, str], wanted: int) -> None:
     """Blind, until each class has so many."""
-    page.goto(f"{base}/clean?wanted={wanted}&way=random&blind=1")
+    page.goto(f"{base}/clean?wanted={wanted}&sampling=random&blind=1")
     while page.locator(".card").count():
         with page.expect_navigation():
             page.keyboard.type(answers[str(page.locator(".card").get_attribute("id"))])
@@ -113,14 +113,14 @@ if __name__ == "__main__":
         chromium = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         with review(chromium, "pictures") as (page, base):
             build_clean_set(page, base, right_answers("pictures.review.sqlite"), 6)
-        run("review pictures --take clean -o clean.csv")
+        run("review pictures --export clean -o clean.csv")
         run(f"train pictures --clean clean.csv --test test --method fine-tune {SHORT} --out runs/first")
         with review(chromium, "runs/first") as (page, base):
             answers = right_answers("runs/first/review.sqlite")
             check_suspects(page, base, answers)
             build_clean_set(page, base, answers, 20)
         chromium.close()
-    run("review runs/first --take clean -o more.csv")
+    run("review runs/first --export clean -o more.csv")
     run(f"train pictures --clean more.csv --test test --method fine-tune {SHORT} --out runs/second")
     for clean in ("clean", "more"):
         run(

@@ -1,4 +1,14 @@
-"""Train classifiers on labels nobody trusts, with a small set somebody does."""
+"""Train classifiers on noisy labels with a small clean set.
+
+`MetaLabelNetClassifier` is the scikit-learn estimator, `fit` trains a PyTorch network on PyTorch data sets, and the
+command `metalabelnet` works on files. All three return a model, a corrected label for every training sample, and the
+given labels that are suspected to be wrong. `NoCleanSetWarning` is issued where no clean set is given.
+
+References
+----------
+Görkem Algan and Ilkay Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels",
+https://arxiv.org/abs/2103.10869
+"""
 
 from __future__ import annotations
 
@@ -8,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metalabelnet.estimator import MetaLabelNetClassifier
     from metalabelnet.pytorch import fit
-    from metalabelnet.train.in_memory import NoCleanSet
+    from metalabelnet.train.in_memory import NoCleanSetWarning
 
-__all__ = ["MetaLabelNetClassifier", "NoCleanSet", "__version__", "fit"]
+__all__ = ["MetaLabelNetClassifier", "NoCleanSetWarning", "__version__", "fit"]
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULES = {
     "MetaLabelNetClassifier": "metalabelnet.estimator",
-    "NoCleanSet": "metalabelnet.train.in_memory",
+    "NoCleanSetWarning": "metalabelnet.train.in_memory",
     "fit": "metalabelnet.pytorch",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What takes long to import, or needs an extra, comes when it is asked for."""
-    if name not in _WHERE:
+    """Import a public name on first use: PyTorch takes seconds to import, and scikit-learn is optional."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'metalabelnet' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *_MODULES})

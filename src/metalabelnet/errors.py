@@ -1,4 +1,4 @@
-"""What is raised: wrong input, in one sentence with value, range and the way out; and that a run was stopped."""
+"""Exceptions of the package: wrong input, a run that was interrupted, and a run that diverged."""
 
 from __future__ import annotations
 
@@ -9,30 +9,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-MOST = 40  # names in a sentence; of more the nearest are named
+MAX_NAMES_IN_MESSAGE = 40  # a longer list is cut down to the closest matches
+CLOSEST_NAMES_IN_MESSAGE = 12
 
 
 class InputError(ValueError):
-    """The input cannot be used. The message is meant for the person who gave it."""
+    """The input cannot be used. The message is one sentence for the user: the value, what is allowed, what to do."""
 
 
-class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, and has saved where it is. What could not be saved is in the message."""
+class RunStopped(Exception):  # noqa: N818 (an interruption, not an error)
+    """The run was interrupted and has saved its progress. The message names what could not be saved."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """Name what was not found, the nearest known name, and all there is, or of very many a dozen."""
-    names = sorted(known)
-    spelt_alike = [known for known in names if known.casefold() == name.casefold()]
-    nearest = spelt_alike or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    there = names
-    if len(names) > MOST:
-        there = difflib.get_close_matches(name, names, n=12, cutoff=0.3) or names[:12]
-        there = [*there, f"… ({len(names)} in all)"]
-    return InputError(f"unknown {what} {name!r}: {hint}there is {', '.join(there)}")
+class DivergenceError(ArithmeticError):
+    """Training diverged: a loss or a weight is NaN or infinite."""
 
 
-def missing_package(package: str, extra: str, purpose: str) -> InputError:
-    """Name the package that is not installed, and the extra that brings it."""
+def unknown_name_error(what: str, name: str, allowed: Iterable[str]) -> InputError:
+    """Return the error for a name that does not exist, with the closest match and the names to choose from.
+
+    Examples
+    --------
+    >>> from metalabelnet.errors import unknown_name_error
+    >>> print(unknown_name_error("network", "cnn9", ["mlp", "cnn8"]))
+    unknown network 'cnn9': did you mean 'cnn8'? choose from cnn8, mlp
+    """
+    names = sorted(allowed)
+    if not names:
+        return InputError(f"unknown {what} {name!r}: there is none")
+    same_ignoring_case = [candidate for candidate in names if candidate.casefold() == name.casefold()]
+    closest = same_ignoring_case or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"did you mean {closest[0]!r}? " if closest else ""
+    listed = names
+    if len(names) > MAX_NAMES_IN_MESSAGE:
+        n = CLOSEST_NAMES_IN_MESSAGE
+        listed = difflib.get_close_matches(name, names, n=n, cutoff=0.3) or names[:n]
+        listed = [*listed, f"… ({len(names)} in all)"]
+    return InputError(f"unknown {what} {name!r}: {hint}choose from {', '.join(listed)}")
+
+
+def missing_package_error(package: str, extra: str, purpose: str) -> InputError:
+    """Return the error for a package that is not installed, with the extra that installs it.
+
+    Examples
+    --------
+    >>> from metalabelnet.errors import missing_package_error
+    >>> print(missing_package_error("matplotlib", "plot", "the figure"))
+    the figure needs matplotlib: pip install 'metalabelnet[plot]'
+    """
     return InputError(f"{purpose} needs {package}: pip install 'metalabelnet[{extra}]'")

@@ -1,4 +1,4 @@
-"""One iteration of Algorithm 1 against the same iteration written out, and what each pass may touch."""
+"""Algorithm 1 against a plain implementation, and the side effects of each pass."""
 
 import copy
 
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.algorithm import Phase2, Phase2Settings
-from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.label_net import LabelNet
 from metalabelnet.core.meta_gradient import DIFFERENTIATIONS
 from metalabelnet.core.optimizers import SGD, Adam
-from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.nets.head import FeatureExtractor, find_head
 from networks import NETWORKS, make
 
 N, C = 6, 3
@@ -25,7 +25,7 @@ def data(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 def phase2(net: nn.Module, **settings: object) -> Phase2:
     net.train()
-    g = Extractor(net, find_head(net, data()[0][:2], C))
+    g = FeatureExtractor(net, find_head(net, data()[0][:2], C))
     m = LabelNet(g.width, C, torch.Generator().manual_seed(1)).double()
     return Phase2(
         net,
@@ -37,9 +37,9 @@ def phase2(net: nn.Module, **settings: object) -> Phase2:
     )
 
 
-def written_out(p: Phase2, x: Tensor, x_m: Tensor, y_m: Tensor, alpha: float, weight: float, scale: float) -> None:
-    """The paper's three steps with nothing shared: every pass by itself, plain autograd through the look-ahead."""
-    net, m, theta = p.f, p.m, trainable(p.f)
+def plain_iteration(p: Phase2, x: Tensor, x_m: Tensor, y_m: Tensor, alpha: float, weight: float, scale: float) -> None:
+    """The paper's three steps with separate passes and plain autograd through the look-ahead."""
+    net, m, theta = p.f, p.m, trainable_parameters(p.f)
     v = p.g(x)
     prob = forward(net, x, theta, seed=5, update_statistics=False).softmax(1)
     l_c = scale * (prob * (prob.log() - m(v))).sum(1).mean()
@@ -57,26 +57,26 @@ def written_out(p: Phase2, x: Tensor, x_m: Tensor, y_m: Tensor, alpha: float, we
     p.sgd.step()
 
 
-def close(a: nn.Module, b: nn.Module) -> None:
-    for (name, mine), theirs in zip(a.named_parameters(), b.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+def assert_close(a: nn.Module, b: nn.Module) -> None:
+    for (name, weight), expected in zip(a.named_parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(
+            weight, expected, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize(("alpha", "weight", "loss_scale"), [(1.0, 1.0, "per-class-mean"), (0.5, 0.3, "sum")])
-def test_three_iterations_equal_the_algorithm_written_out(
-    name: str, alpha: float, weight: float, loss_scale: str
-) -> None:
+def test_three_iterations_equal_plain_algorithm(name: str, alpha: float, weight: float, loss_scale: str) -> None:
     ours = phase2(make(name), inner_step=alpha, entropy_weight=weight, loss_scale=loss_scale)
-    theirs = phase2(make(name))
+    reference = phase2(make(name))
     for seed in range(3):
         ours.step(*data(seed), seed=5)
-        written_out(theirs, *data(seed), alpha, weight, 1.0 if loss_scale == "sum" else 1 / C)
-    close(ours.f, theirs.f)
-    close(ours.m, theirs.m)
+        plain_iteration(reference, *data(seed), alpha, weight, 1.0 if loss_scale == "sum" else 1 / C)
+    assert_close(ours.f, reference.f)
+    assert_close(ours.m, reference.m)
 
 
-def test_defaults_are_the_papers() -> None:
+def test_defaults_are_from_paper() -> None:
     assert Phase2Settings() == Phase2Settings(
         inner_step=1.0,
         entropy_weight=1.0,
@@ -86,17 +86,17 @@ def test_defaults_are_the_papers() -> None:
     )
 
 
-def test_loss_scale_is_a_matter_of_the_inner_step_for_the_label_net() -> None:
-    """A sum over C classes with α is a mean with αC: θ̂ and the step of φ are the same."""
+def test_loss_scale_rescales_inner_step() -> None:
+    """A sum over C classes with α equals a mean with αC: θ̂ and the update of φ are the same."""
     a = phase2(make("conv"), inner_step=0.2, loss_scale="sum")
     b = phase2(make("conv"), inner_step=0.2 * C, loss_scale="per-class-mean")
     for p in (a, b):
         p.step(*data(), seed=0)
-    close(a.m, b.m)
+    assert_close(a.m, b.m)
 
 
 @pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
-def test_the_training_batch_goes_through_once_for_steps_1_and_3(differentiation: str) -> None:
+def test_steps_1_and_3_share_one_forward_pass(differentiation: str) -> None:
     p = phase2(make("mlp"), differentiation=differentiation)
     x, x_m, y_m = data()
     passes = []
@@ -106,8 +106,8 @@ def test_the_training_batch_goes_through_once_for_steps_1_and_3(differentiation:
     assert passes == ["train", "clean", *["train"] * more]
 
 
-class Mask(nn.Module):
-    """Dropout that shows its mask."""
+class MaskNet(nn.Module):
+    """A network that stores its dropout masks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class Mask(nn.Module):
 
 
 @pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
-def test_one_batch_one_dropout_mask(differentiation: str) -> None:
-    p = phase2(Mask().double(), differentiation=differentiation)
+def test_passes_over_a_batch_share_dropout_mask(differentiation: str) -> None:
+    p = phase2(MaskNet().double(), differentiation=differentiation)
     p.f.seen.clear()
     p.step(*data(), seed=0)
     train, clean, *again = p.f.seen
@@ -134,11 +134,11 @@ def test_one_batch_one_dropout_mask(differentiation: str) -> None:
 
 @pytest.mark.parametrize("differentiation", DIFFERENTIATIONS)
 @pytest.mark.parametrize("updates", [True, False])
-def test_running_statistics_are_updated_once_a_batch(differentiation: str, updates: bool) -> None:
-    """By the pass over the training batch, then by the clean one if asked; by no other, in no other order."""
+def test_running_statistics_are_updated_once_per_batch(differentiation: str, updates: bool) -> None:
+    """First by the pass over the training batch, then, optionally, by the pass over the clean batch."""
     p = phase2(make("conv"), differentiation=differentiation, clean_updates_statistics=updates)
     x, x_m, y_m = data()
-    by_hand = copy.deepcopy(p.f)
+    before = copy.deepcopy(p.f)
     seen = []
     p.f[1].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].detach()))
     p.step(x, x_m, y_m, seed=0)
@@ -147,11 +147,11 @@ def test_running_statistics_are_updated_once_a_batch(differentiation: str, updat
         norm(inputs)
     torch.testing.assert_close(p.f[1].running_mean, norm.running_mean)
     torch.testing.assert_close(p.f[1].running_var, norm.running_var)
-    assert p.f[1].num_batches_tracked == by_hand[1].num_batches_tracked + (2 if updates else 1)
+    assert p.f[1].num_batches_tracked == before[1].num_batches_tracked + (2 if updates else 1)
     assert p.f[1].track_running_stats
 
 
-def test_the_extractor_never_changes() -> None:
+def test_feature_extractor_is_frozen() -> None:
     p = phase2(make("conv"))
     before = {k: t.clone() for k, t in p.g.state_dict().items()}
     p.g.train()
@@ -162,25 +162,25 @@ def test_the_extractor_never_changes() -> None:
     assert any(not torch.equal(before[f"net.{k}"], t) for k, t in p.f.state_dict().items())
 
 
-def test_passes_leave_the_modules_and_the_global_generator_as_they_were() -> None:
+def test_forward_restores_global_generator() -> None:
     net = make("dropout").train()
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    a, b = (forward(net, data()[0], trainable(net), seed=1, update_statistics=False) for _ in range(2))
-    other = forward(net, data()[0], trainable(net), seed=2, update_statistics=False)
+    a, b = (forward(net, data()[0], trainable_parameters(net), seed=1, update_statistics=False) for _ in range(2))
+    other = forward(net, data()[0], trainable_parameters(net), seed=2, update_statistics=False)
     assert torch.equal(a, b)
     assert not torch.equal(a, other)
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_statistics_come_back_after_an_error() -> None:
+def test_statistics_are_restored_after_error() -> None:
     net = make("conv").train()
     with pytest.raises(RuntimeError):
-        forward(net, torch.zeros(2, 7, 8, 8), trainable(net), seed=0, update_statistics=False)
+        forward(net, torch.zeros(2, 7, 8, 8), trainable_parameters(net), seed=0, update_statistics=False)
     assert net[1].track_running_stats
 
 
-def test_label_net_starts_within_its_bounds_from_the_generator_alone() -> None:
+def test_label_net_initialization() -> None:
     nets = [LabelNet(25, 4, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert torch.equal(nets[0].weight, nets[1].weight)
     assert not torch.equal(nets[0].weight, nets[2].weight)

@@ -1,4 +1,4 @@
-"""Identities, limits and a double loop for each loss."""
+"""Losses: identities, limits and naive loops."""
 
 import math
 
@@ -20,7 +20,7 @@ def logits(rows: int = 6, classes: int = 4, seed: int = 0) -> torch.Tensor:
 
 
 def naive_kl(z: torch.Tensor, s: torch.Tensor) -> list[float]:
-    """Σ_j p_j log(p_j / ŷ_j), from the paper's equation, number by number."""
+    """Σ_j p_j log(p_j / ŷ_j), the paper's equation in plain loops."""
     result = []
     for row_z, row_s in zip(z.tolist(), s.tolist(), strict=True):
         p = [math.exp(a) / sum(map(math.exp, row_z)) for a in row_z]
@@ -29,34 +29,34 @@ def naive_kl(z: torch.Tensor, s: torch.Tensor) -> list[float]:
     return result
 
 
-def test_classification_loss_is_the_papers_kl_and_its_direction() -> None:
+def test_classification_loss_is_kl_from_prediction_to_label() -> None:
     z, s = logits(), logits(seed=1)
     loss = classification_loss(z, s.log_softmax(1))
     torch.testing.assert_close(loss, torch.tensor(naive_kl(z, s), dtype=torch.float64))
     assert not torch.allclose(loss, torch.tensor(naive_kl(s, z), dtype=torch.float64))
 
 
-def test_classification_loss_is_zero_where_label_and_prediction_agree() -> None:
+def test_classification_loss_is_zero_for_equal_distributions() -> None:
     torch.testing.assert_close(classification_loss(logits(), logits().log_softmax(1)), torch.zeros(6).double())
 
 
-def test_classification_loss_of_a_certain_prediction_is_minus_log_soft_label() -> None:
+def test_classification_loss_of_one_hot_prediction() -> None:
     s = logits(1).log_softmax(1)
     z = torch.tensor([[0.0, 200.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(classification_loss(z, s), -s[:, 1])
 
 
-def test_entropy_runs_from_zero_to_log_of_classes() -> None:
-    certain, uniform = torch.tensor([[90.0, 0.0, 0.0]]), torch.zeros(1, 3)
-    torch.testing.assert_close(entropy_loss(certain), torch.zeros(1))
+def test_entropy_ranges_from_zero_to_log_classes() -> None:
+    one_hot, uniform = torch.tensor([[90.0, 0.0, 0.0]]), torch.zeros(1, 3)
+    torch.testing.assert_close(entropy_loss(one_hot), torch.zeros(1))
     torch.testing.assert_close(entropy_loss(uniform), torch.tensor([math.log(3)]))
 
 
-def test_at_entropy_weight_one_the_two_losses_collapse() -> None:
+def test_sum_of_classification_and_entropy_loss() -> None:
     """L_c + L_e = −Σ p log ŷ."""
     z, s = logits(), logits(seed=1).log_softmax(1)
-    collapsed = -(z.softmax(1) * s).sum(1)
-    torch.testing.assert_close(classification_loss(z, s) + entropy_loss(z), collapsed)
+    expected = -(z.softmax(1) * s).sum(1)
+    torch.testing.assert_close(classification_loss(z, s) + entropy_loss(z), expected)
 
 
 def test_cross_entropy_is_minus_log_probability() -> None:
@@ -69,14 +69,14 @@ def test_scale_is_one_or_one_over_classes() -> None:
     assert scale_factor("per-class-mean", logits()) == 0.25
 
 
-def test_gradients_are_right() -> None:
+def test_gradcheck() -> None:
     z, s = logits(3).requires_grad_(), logits(3, seed=1).requires_grad_()
     assert gradcheck(lambda z, s: classification_loss(z, s.log_softmax(1)), (z, s))
     assert gradcheck(entropy_loss, (z,))
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
-def test_extreme_logits_give_no_nan(size: float) -> None:
+def test_extreme_logits_are_finite(size: float) -> None:
     z = torch.tensor([[size, -size, 0.0], [-size, -size, size]], requires_grad=True)
     soft = torch.tensor([[0.0, size, -size], [0.0, 0.0, 0.0]]).clamp(-1e3, 1e3).log_softmax(1)
     total = (classification_loss(z, soft) + entropy_loss(z) + cross_entropy(z, torch.tensor([0, 2]))).sum()
@@ -85,7 +85,7 @@ def test_extreme_logits_give_no_nan(size: float) -> None:
     assert torch.isfinite(z.grad).all()
 
 
-def test_soft_cross_entropy_is_the_formula_and_least_at_the_soft_label() -> None:
+def test_soft_cross_entropy_formula_and_minimum() -> None:
     z, s = logits(), logits(seed=1)
     loss = soft_cross_entropy(z, s.log_softmax(1))
     for row_z, row_s, got in zip(z.tolist(), s.tolist(), loss.tolist(), strict=True):
@@ -98,6 +98,6 @@ def test_soft_cross_entropy_is_the_formula_and_least_at_the_soft_label() -> None
     assert bool((soft_cross_entropy(s, s.log_softmax(1)) <= loss).all())
 
 
-def test_soft_cross_entropy_has_its_gradient() -> None:
+def test_soft_cross_entropy_gradcheck() -> None:
     s = logits(seed=1).log_softmax(1)
     assert gradcheck(lambda z: soft_cross_entropy(z, s), logits().requires_grad_())

@@ -1,4 +1,4 @@
-"""The meta-gradient against its oracles: the definition, double backward, gradcheck, and a hand-worked case."""
+"""The meta-gradient against the definition, double backward, gradcheck, and a case worked by hand."""
 
 import warnings
 
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.losses import classification_loss, cross_entropy
-from metalabelnet.core.meta_gradient import DIFFERENTIATIONS, EngineWarning, MetaGradient
+from metalabelnet.core.meta_gradient import DIFFERENTIATIONS, DifferentiationWarning, MetaGradient
 from metalabelnet.errors import InputError
-from networks import NETWORKS, make
+from networks import NETWORKS, FunctionNet, SquareOnceDifferentiable, SquareWithoutForwardMode, make
 
 N, C, ALPHA = 6, 3, 0.7
 
@@ -29,9 +29,9 @@ def label_logits(seed: int = 7) -> Tensor:
 def meta_gradient(differentiation: str | MetaGradient, net: nn.Module, s: Tensor) -> Tensor:
     """∂L_meta/∂s for free label logits s."""
     x, x_m, y_m = batch()
-    theta = trainable(net)
-    metagrad = MetaGradient(differentiation) if isinstance(differentiation, str) else differentiation
-    (by_s,) = metagrad(
+    theta = trainable_parameters(net)
+    compute = MetaGradient(differentiation) if isinstance(differentiation, str) else differentiation
+    (grad_s,) = compute(
         theta=theta,
         phi=[s],
         logits=forward(net, x, theta, seed=3, update_statistics=True),
@@ -40,13 +40,13 @@ def meta_gradient(differentiation: str | MetaGradient, net: nn.Module, s: Tensor
         meta_loss=lambda t: cross_entropy(forward(net, x_m, t, seed=4, update_statistics=False), y_m).mean(),
         inner_step=ALPHA,
     )
-    return by_s
+    return grad_s
 
 
-def by_definition(net: nn.Module, s: Tensor) -> Tensor:
-    """Differentiate L_meta(θ − α∇θ L_c) by s with nothing but autograd."""
+def definition(net: nn.Module, s: Tensor) -> Tensor:
+    """∂L_meta(θ − α∇θ L_c)/∂s by plain autograd."""
     x, x_m, y_m = batch()
-    theta = trainable(net)
+    theta = trainable_parameters(net)
     p = forward(net, x, theta, seed=3, update_statistics=False).softmax(1)
     loss = (p * (p.log() - s.softmax(1).log())).sum() / N
     d = torch.autograd.grad(loss, list(theta.values()), create_graph=True)
@@ -63,26 +63,26 @@ def relative(a: Tensor, b: Tensor) -> float:
 def test_exact_equals_double_backward(name: str) -> None:
     net, s = make(name).train(), label_logits()
     with warnings.catch_warnings():
-        warnings.simplefilter("error", EngineWarning)
+        warnings.simplefilter("error", DifferentiationWarning)
         exact, double = (meta_gradient(differentiation, net, s) for differentiation in ("exact", "double-backward"))
     assert relative(exact, double) < 1e-10
-    assert relative(double, by_definition(net, s)) < 1e-10
+    assert relative(double, definition(net, s)) < 1e-10
     assert exact.norm() > 1e-8
 
 
-def test_finite_difference_is_near_on_a_smooth_net() -> None:
+def test_finite_difference_is_accurate_on_smooth_net() -> None:
     net, s = make("smooth").train(), label_logits()
-    assert relative(meta_gradient("finite-difference", net, s), by_definition(net, s)) < 1e-2
+    assert relative(meta_gradient("finite-difference", net, s), definition(net, s)) < 1e-2
 
 
-def test_gradient_on_the_label_logits_is_alpha_over_n_times_p_dot() -> None:
+def test_gradient_of_label_logits_is_alpha_over_n_times_p_dot() -> None:
     """The closed form, with ṗ from torch.func's jvp."""
     net, s = make("smooth").train(), label_logits()
     x, x_m, y_m = batch()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.track_running_stats = False
-    theta = {k: w.detach() for k, w in trainable(net).items()}
+    theta = {k: w.detach() for k, w in trainable_parameters(net).items()}
 
     def probabilities(t: dict[str, Tensor]) -> Tensor:
         return functional_call(net, t, (x,)).softmax(1)
@@ -99,11 +99,11 @@ def test_gradient_on_the_label_logits_is_alpha_over_n_times_p_dot() -> None:
     torch.testing.assert_close(meta_gradient("exact", net, s), ALPHA / N * p_dot, rtol=1e-10, atol=1e-16)
 
 
-def test_gradcheck_of_the_whole_meta_gradient() -> None:
-    """What the engine returns is the derivative of L_meta(θ̂(s)) by s, numerically."""
+def test_gradcheck_of_meta_gradient() -> None:
+    """The result equals the numerical derivative of L_meta(θ̂(s)) with respect to s."""
     net, s = make("smooth").train(), label_logits()
     x, x_m, y_m = batch()
-    theta = trainable(net)
+    theta = trainable_parameters(net)
 
     class MetaLoss(torch.autograd.Function):
         @staticmethod
@@ -124,8 +124,8 @@ def test_gradcheck_of_the_whole_meta_gradient() -> None:
     assert torch.autograd.gradcheck(MetaLoss.apply, (s,), eps=1e-5, atol=1e-8, rtol=1e-4)
 
 
-def test_hand_worked_case() -> None:
-    """Two samples, two classes, a linear classifier without bias that starts at zero.
+def test_case_worked_by_hand() -> None:
+    """Two samples, two classes, a linear classifier without bias and with zero weights.
 
     x = (1, 2), θ = (0, 0), so p = (½, ½) for both. Soft labels: ŷ = (0.8, 0.2) and (0.5, 0.5).
     ∂l_c/∂z_j = p_j (log p_j − log ŷ_j − l_c); sample 1: log(½/0.8) = −0.470004, log(½/0.2) = 0.916291,
@@ -141,7 +141,7 @@ def test_hand_worked_case() -> None:
     x, x_m, y_m = torch.tensor([[1.0], [2.0]]).double(), torch.tensor([[2.0]]).double(), torch.tensor([0])
     s = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).double().log().requires_grad_()
     expected = torch.tensor([[-1 / 6, 1 / 6], [-1 / 3, 1 / 3]], dtype=torch.float64)
-    theta = trainable(net)
+    theta = trainable_parameters(net)
     seen = []
 
     def l_meta(t: dict[str, Tensor]) -> Tensor:
@@ -149,7 +149,7 @@ def test_hand_worked_case() -> None:
         return cross_entropy(functional_call(net, t, (x_m,)), y_m).mean()
 
     for differentiation in DIFFERENTIATIONS:
-        (by_s,) = MetaGradient(differentiation)(
+        (grad_s,) = MetaGradient(differentiation)(
             theta=theta,
             phi=[s],
             logits=net(x),
@@ -159,62 +159,32 @@ def test_hand_worked_case() -> None:
             inner_step=1.0,
         )
         torch.testing.assert_close(
-            by_s, expected, rtol=1e-4 if differentiation == "finite-difference" else 1e-12, atol=0
+            grad_s, expected, rtol=1e-4 if differentiation == "finite-difference" else 1e-12, atol=0
         )
         quarter = 0.25 * torch.tensor(2.0).double().log()
         torch.testing.assert_close(seen.pop(), torch.stack([quarter, -quarter])[:, None])
 
 
-class NoForwardMode(torch.autograd.Function):
-    """x², whose author wrote no jvp."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return 2 * ctx.saved_tensors[0] * upstream
-
-
-class OnceOnly(NoForwardMode):
-    """The same, and not twice differentiable either."""
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, upstream):
-        return 2 * ctx.saved_tensors[0] * upstream
-
-
-class Apply(nn.Module):
-    def __init__(self, function: type[torch.autograd.Function]) -> None:
-        super().__init__()
-        self.first, self.last, self.function = nn.Linear(128, 4), nn.Linear(4, 3), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.function.apply(self.first(x.flatten(1))))
-
-
 @pytest.mark.parametrize(
-    ("function", "used", "said"), [(NoForwardMode, "double-backward", 1), (OnceOnly, "finite-difference", 2)]
+    ("function", "used", "warned"),
+    [(SquareWithoutForwardMode, "double-backward", 1), (SquareOnceDifferentiable, "finite-difference", 2)],
 )
-def test_exact_falls_back_and_says_so_once(function: type, used: str, said: int) -> None:
+def test_exact_falls_back_with_one_warning(function: type, used: str, warned: int) -> None:
     torch.manual_seed(0)
-    net, s = Apply(function).double(), label_logits()
-    metagrad = MetaGradient("exact")
-    with pytest.warns(EngineWarning) as caught:
-        first = meta_gradient(metagrad, net, s)
-    assert len(caught) == said
+    net, s = FunctionNet(function).double(), label_logits()
+    compute = MetaGradient("exact")
+    with pytest.warns(DifferentiationWarning) as caught:
+        first = meta_gradient(compute, net, s)
+    assert len(caught) == warned
     assert used in str(caught[-1].message)
-    assert metagrad.differentiation == used
-    again = meta_gradient(metagrad, net, s)  # a second warning would be an error here
+    assert compute.differentiation == used
+    again = meta_gradient(compute, net, s)  # a second warning would raise an error
     torch.testing.assert_close(first, again, rtol=0, atol=0)
-    net.function = NoForwardMode
-    assert relative(first, by_definition(net, s)) < 1e-2
+    net.function = SquareWithoutForwardMode
+    assert relative(first, definition(net, s)) < 1e-2
 
 
-def test_other_errors_are_not_taken_for_a_missing_derivative() -> None:
+def test_other_errors_are_raised() -> None:
     class Broken(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             if torch.autograd.forward_ad.unpack_dual(self.weight).tangent is not None:
@@ -225,7 +195,7 @@ def test_other_errors_are_not_taken_for_a_missing_derivative() -> None:
         meta_gradient("exact", Broken(128, 3).double(), label_logits())
 
 
-def test_unused_and_frozen_weights_are_left_out_of_it() -> None:
+def test_unused_and_frozen_weights() -> None:
     net = make("mlp").train()
     net.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
     net[1].bias.requires_grad_(False)
@@ -233,6 +203,6 @@ def test_unused_and_frozen_weights_are_left_out_of_it() -> None:
     assert relative(meta_gradient("exact", net, s), meta_gradient("double-backward", net, s)) < 1e-10
 
 
-def test_unknown_engine_names_the_nearest() -> None:
+def test_unknown_differentiation_suggests_closest_name() -> None:
     with pytest.raises(InputError, match="did you mean 'exact'"):
         MetaGradient("exakt")

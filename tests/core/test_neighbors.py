@@ -1,44 +1,44 @@
-"""Nearest neighbours against a double loop, in one chunk and in many."""
+"""Nearest neighbors against a double loop, in one and in many chunks."""
 
 import pytest
 import torch
 
 from metalabelnet.core import neighbors
-from metalabelnet.core.neighbors import NeighbourTable, nearest
+from metalabelnet.core.neighbors import NeighborTable, nearest_neighbors
 
 
 def naive(features: list[list[float]], k: int) -> list[list[int]]:
-    found = []
+    neighbors_of = []
     for i, a in enumerate(features):
         by_distance = []
         for j, b in enumerate(features):
             if i != j:
                 by_distance.append((sum((u - v) ** 2 for u, v in zip(a, b, strict=True)), j))
-        found.append([j for _, j in sorted(by_distance)[:k]])
-    return found
+        neighbors_of.append([j for _, j in sorted(by_distance)[:k]])
+    return neighbors_of
 
 
-@pytest.mark.parametrize("cells", [2**24, 100, 1])
+@pytest.mark.parametrize("max_distances", [2**24, 100, 1])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_against_a_double_loop(monkeypatch: pytest.MonkeyPatch, cells: int, offset: float) -> None:
-    monkeypatch.setattr(neighbors, "CELLS", cells)
+def test_equals_double_loop(monkeypatch: pytest.MonkeyPatch, max_distances: int, offset: float) -> None:
+    monkeypatch.setattr(neighbors, "MAX_DISTANCES_IN_MEMORY", max_distances)
     features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + offset
-    assert nearest(features, 4).tolist() == naive(features.tolist(), 4)
+    assert nearest_neighbors(features, 4).tolist() == naive(features.tolist(), 4)
 
 
-def test_nobody_is_their_own_neighbour_even_among_equals() -> None:
-    found = nearest(torch.ones(7, 3), 6)
-    assert all(sorted(row) == [j for j in range(7) if j != i] for i, row in enumerate(found.tolist()))
+def test_equal_samples_are_not_their_own_neighbors() -> None:
+    neighbors_of = nearest_neighbors(torch.ones(7, 3), 6)
+    assert all(sorted(row) == [j for j in range(7) if j != i] for i, row in enumerate(neighbors_of.tolist()))
 
 
-def test_fewer_samples_than_neighbours() -> None:
-    assert nearest(torch.tensor([[0.0], [1.0], [5.0]]), 10).tolist() == [[1, 2], [0, 2], [1, 0]]
-    assert nearest(torch.zeros(1, 2), 10).tolist() == [[0]]
+def test_fewer_samples_than_neighbors() -> None:
+    assert nearest_neighbors(torch.tensor([[0.0], [1.0], [5.0]]), 10).tolist() == [[1, 2], [0, 2], [1, 0]]
+    assert nearest_neighbors(torch.zeros(1, 2), 10).tolist() == [[0]]
 
 
-def test_a_table_speaks_of_rows() -> None:
-    table = NeighbourTable.among(torch.tensor([1, 4, 6]), torch.tensor([[0.0], [1.0], [5.0]]), 1, rows=8)
+def test_table_contains_row_numbers() -> None:
+    table = NeighborTable.from_features(torch.tensor([1, 4, 6]), torch.tensor([[0.0], [1.0], [5.0]]), 1, rows=8)
     assert table.rows.tolist() == [[-1], [4], [-1], [-1], [1], [-1], [4], [-1]]
-    other = NeighbourTable(torch.zeros(8, 1, dtype=torch.long))
+    other = NeighborTable(torch.zeros(8, 1, dtype=torch.long))
     other.load_state_dict(table.state_dict())
     assert torch.equal(other.rows, table.rows)

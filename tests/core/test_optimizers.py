@@ -1,4 +1,4 @@
-"""The optimizers against PyTorch's own, and what a recording needs of them."""
+"""The optimizers against `torch.optim`, and in-place state for CUDA graphs."""
 
 import copy
 
@@ -24,7 +24,7 @@ def pair(kind: str) -> tuple:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_equals_pytorch_over_twenty_steps_and_a_change_of_rate(kind: str) -> None:
+def test_equals_torch_optim_with_changing_lr(kind: str) -> None:
     ours, theirs, a, b = pair(kind)
     g = torch.Generator().manual_seed(1)
     for step in range(20):
@@ -36,25 +36,25 @@ def test_equals_pytorch_over_twenty_steps_and_a_change_of_rate(kind: str) -> Non
             optimizer.zero_grad()
             net(x).square().mean().backward()
             optimizer.step()
-    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-14)
+    for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_state_goes_into_the_tensors_that_are_there(kind: str) -> None:
+def test_load_state_dict_copies_in_place(kind: str) -> None:
     ours, _, a, _ = pair(kind)
     ours(torch.ones(2, 5).double()).sum().backward()
     a.step()
     saved = {k: t.clone() for k, t in a.state_dict().items()}
-    there = {k: t.data_ptr() for k, t in a.state_dict().items()}
+    addresses = {k: t.data_ptr() for k, t in a.state_dict().items()}
     a.set_lr(7.0)
     a.step()
     a.load_state_dict(saved)
     assert all(torch.equal(saved[k], t) for k, t in a.state_dict().items())
-    assert there == {k: t.data_ptr() for k, t in a.state_dict().items()}
+    assert addresses == {k: t.data_ptr() for k, t in a.state_dict().items()}
 
 
-def test_weights_without_a_gradient_stay() -> None:
+def test_weights_without_gradient_are_unchanged() -> None:
     ours, _, a, _ = pair("sgd")
     before = ours[0].weight.clone()
     a.step()

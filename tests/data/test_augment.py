@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metalabelnet.data.augment import AUGMENTS, crop, draw, flip_crop
+from metalabelnet.data.augment import AUGMENTATIONS, crop, draw_augmentation, flip_crop
 from metalabelnet.errors import InputError
 
 quick = settings(max_examples=50, deadline=None)
@@ -54,10 +54,10 @@ def test_every_output_is_a_naive_crop(shape: tuple[int, int, int, int], pad: int
     x = images(*shape, seed=seed)
     before = x.clone()
     augment = flip_crop if flips else crop
-    out = augment(x, draw(len(x), rng(seed), pad), pad)
+    out = augment(x, draw_augmentation(len(x), rng(seed), pad), pad)
     assert torch.equal(x, before)
     assert (out.shape, out.dtype) == (x.shape, x.dtype)
-    assert torch.equal(out, augment(x, draw(len(x), rng(seed), pad), pad))
+    assert torch.equal(out, augment(x, draw_augmentation(len(x), rng(seed), pad), pad))
     for image, result in zip(x, out, strict=True):
         assert any(torch.equal(result, one) for one in naive_crops(image, pad, flips=flips))
 
@@ -66,7 +66,7 @@ def test_every_output_is_a_naive_crop(shape: tuple[int, int, int, int], pad: int
 def test_every_naive_crop_is_equally_likely(flips: bool) -> None:
     """Each of the 9 crops, or 36 with flips, within 4.5 standard errors of its share of 9000 samples."""
     image, n = images(1, 1, 3, 4), 9000
-    out = (flip_crop if flips else crop)(image.expand(n, -1, -1, -1), draw(n, rng(), 1), 1)
+    out = (flip_crop if flips else crop)(image.expand(n, -1, -1, -1), draw_augmentation(n, rng(), 1), 1)
     possible = naive_crops(image[0], 1, flips=flips)
     counts = torch.tensor([int((out == one).flatten(1).all(1).sum()) for one in possible])
     p = 1 / len(possible)
@@ -76,44 +76,44 @@ def test_every_naive_crop_is_equally_likely(flips: bool) -> None:
 
 def test_flips_and_places_are_drawn_for_each_sample() -> None:
     x = images(1, 3, 32, 32).expand(64, -1, -1, -1)
-    out = flip_crop(x, draw(len(x), rng()))
+    out = flip_crop(x, draw_augmentation(len(x), rng()))
     assert len({bytes(image.flatten().tolist()) for image in out}) > 50
 
 
 def test_without_padding_only_flips_are_left() -> None:
     x = images(40, 2, 3, 3)
-    assert torch.equal(crop(x, draw(len(x), rng(), 0), 0), x)
-    for image, result in zip(x, flip_crop(x, draw(len(x), rng(), 0), 0), strict=True):
+    assert torch.equal(crop(x, draw_augmentation(len(x), rng(), 0), 0), x)
+    for image, result in zip(x, flip_crop(x, draw_augmentation(len(x), rng(), 0), 0), strict=True):
         assert any(torch.equal(result, image.flip(d)) for d in ((), (1,), (2,), (1, 2)))
 
 
 def test_the_table() -> None:
-    assert list(AUGMENTS) == ["none", "crop", "flip-crop"]
-    x, table, how = images(5, 3, 8, 8), torch.randn(5, 4, generator=rng()), draw(5, rng(2))
-    assert torch.equal(AUGMENTS["none"](x, how), x)
-    assert torch.equal(AUGMENTS["none"](table, how), table)
-    assert torch.equal(AUGMENTS["crop"](x, how), crop(x, how, pad=4))
-    assert torch.equal(AUGMENTS["flip-crop"](x, how), flip_crop(x, how, pad=4))
+    assert list(AUGMENTATIONS) == ["none", "crop", "flip-crop"]
+    x, table, how = images(5, 3, 8, 8), torch.randn(5, 4, generator=rng()), draw_augmentation(5, rng(2))
+    assert torch.equal(AUGMENTATIONS["none"](x, how), x)
+    assert torch.equal(AUGMENTATIONS["none"](table, how), table)
+    assert torch.equal(AUGMENTATIONS["crop"](x, how), crop(x, how, pad=4))
+    assert torch.equal(AUGMENTATIONS["flip-crop"](x, how), flip_crop(x, how, pad=4))
 
 
 @pytest.mark.parametrize("name", ["crop", "flip-crop"])
 def test_what_is_not_an_image_is_refused(name: str) -> None:
     sentence = "need uint8 images (N, channels, height, width), not torch.float32 of shape (5, 4); use the"
     with pytest.raises(InputError, match=re.escape(sentence)):
-        AUGMENTS[name](torch.zeros(5, 4), draw(5, rng()))
+        AUGMENTATIONS[name](torch.zeros(5, 4), draw_augmentation(5, rng()))
     with pytest.raises(InputError, match=r"not torch\.float32 of shape"):
-        AUGMENTS[name](torch.zeros(5, 3, 8, 8), draw(5, rng()))
+        AUGMENTATIONS[name](torch.zeros(5, 3, 8, 8), draw_augmentation(5, rng()))
 
 
 def test_negative_padding_is_refused() -> None:
     with pytest.raises(InputError, match="a padding of -1 pixels is not 0 or more"):
-        draw(1, rng(), -1)
+        draw_augmentation(1, rng(), -1)
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_card_makes_naive_crops_without_waiting() -> None:
-    x, how = images(8, 3, 4, 4).cuda(), draw(8, rng(), 2).cuda()
+    x, how = images(8, 3, 4, 4).cuda(), draw_augmentation(8, rng(), 2).cuda()
     flip_crop(x, how, 2)
     torch.cuda.set_sync_debug_mode("error")
     try:

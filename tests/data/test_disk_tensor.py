@@ -1,4 +1,4 @@
-"""Samples on disk are to everybody what samples in memory are."""
+"""Samples on disk behave like samples in memory; the memory limit decides where they go."""
 
 import os
 import subprocess
@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from metalabelnet.data.disk_tensor import MOST_VALUES, DiskTensor, chunks
+from metalabelnet.data import ReadOptions, load
+from metalabelnet.data.disk_tensor import GIB, MAX_CHUNK_VALUES, DiskTensor, chunks, sample_memory_bytes
 from metalabelnet.data.rows import Rows
 from metalabelnet.methods import METHODS
-from metalabelnet.methods.label_net_method import Generated
-from small import Walk, small_problem, small_run
+from metalabelnet.methods.label_net_method import LabelNetMethod
+from metalabelnet.train import prepare as prepare_module
+from metalabelnet.train.prepare import _free_gpu_bytes
+from small_runs import StepRunner, small_problem, small_run
 
 
 def on_disk(x: torch.Tensor, folder: Path) -> DiskTensor:
@@ -25,12 +28,12 @@ def on_disk(x: torch.Tensor, folder: Path) -> DiskTensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_rows_come_back_as_they_were_written(
+def test_rows_are_read_as_they_were_written(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = (torch.rand(50, 3, 4, 5) * 255).to(dtype)
     stored = on_disk(x, tmp_path)
-    assert list(tmp_path.iterdir()) == []  # nobody has to clean up
+    assert list(tmp_path.iterdir()) == []  # the file is anonymous
     assert (len(stored), stored.shape, stored.ndim, stored.dtype) == (50, x.shape, 4, dtype)
     assert stored.nbytes == x.nbytes
     which = torch.tensor([3, 3, 49, 0])
@@ -39,17 +42,17 @@ def test_rows_come_back_as_they_were_written(
     assert torch.equal(stored[x[:, 0, 0, 0] > 100], x[x[:, 0, 0, 0] > 100])
     fewer = stored.take(torch.arange(40, 10, -2)).take(torch.tensor([1, 4]))
     assert torch.equal(fewer[:], x[[38, 32]])
-    monkeypatch.setattr("metalabelnet.data.disk_tensor.CHUNK", 8)
+    monkeypatch.setattr("metalabelnet.data.disk_tensor.MAX_CHUNK_SAMPLES", 8)
     assert torch.equal(torch.cat(list(chunks(stored))), x)
 
 
 def test_chunks_of_large_samples_are_small() -> None:
-    sizes = [len(part) for part in chunks(torch.zeros(5, MOST_VALUES // 2, dtype=torch.uint8))]
+    sizes = [len(part) for part in chunks(torch.zeros(5, MAX_CHUNK_VALUES // 2, dtype=torch.uint8))]
     assert sizes == [2, 2, 1]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_the_same_from_disk(method: str, tmp_path: Path) -> None:
+def test_every_method_trains_identically_from_disk(method: str, tmp_path: Path) -> None:
     problem = small_problem(unlabeled=6)
     run = small_run(method, epochs=3, warmup=1)
 
@@ -57,28 +60,30 @@ def test_every_method_learns_the_same_from_disk(method: str, tmp_path: Path) -> 
         return replace(rows, x=on_disk(rows.x, tmp_path))  # type: ignore[arg-type]
 
     elsewhere = replace(problem, train=moved(problem.train), clean=moved(problem.clean))
-    here, there = Walk(run, problem).go(), Walk(run, elsewhere).go()
+    here, there = StepRunner(run, problem).advance(), StepRunner(run, elsewhere).advance()
     assert here.losses == there.losses
-    for name, tensor in here.method.model().items():
-        assert torch.equal(tensor, there.method.model()[name])
+    for name, tensor in here.method.model_state_dict().items():
+        assert torch.equal(tensor, there.method.model_state_dict()[name])
 
 
-OFF = {"features": "warm-up", "average": 0.0, "prior": 0.0, "given": 0.0, "handover": 0.0}
+OFF = {"features": "warm-up", "ema": 0.0, "prior": 0.0, "given": 0.0, "handover": 0.0}
 
 
 @pytest.mark.parametrize(("method", "settings"), [("metalabelnet", {}), ("metalabelnet-plus", OFF)])
-def test_fixed_features_are_kept_only_where_samples_are(method: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_fixed_features_are_cached_only_if_samples_are_in_memory(
+    method: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     problem, run = small_problem(), small_run(method, epochs=3, warmup=1, settings=settings)
     elsewhere = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
-    here, there = Walk(run, problem).go().method, Walk(run, elsewhere).go().method
-    assert isinstance(here, Generated)
-    assert isinstance(there, Generated)
+    here, there = StepRunner(run, problem).advance().method, StepRunner(run, elsewhere).advance().method
+    assert isinstance(here, LabelNetMethod)
+    assert isinstance(there, LabelNetMethod)
     assert torch.equal(here.soft_labels(), there.soft_labels())  # type: ignore[arg-type]
     assert here.features is not None
     assert there.features is None
 
 
-FLAT = """
+PEAK_MEMORY = """
 import resource, sys
 from pathlib import Path
 from metalabelnet.cli import main
@@ -94,8 +99,8 @@ print(peaks[1] - peaks[0])
 """
 
 
-def test_memory_stays_flat_when_samples_are_streamed(tmp_path: Path) -> None:
-    """Five times the images, 48 MiB more of them decoded, and the peak grows by less than a tenth of that."""
+def test_memory_use_is_constant_when_samples_are_on_disk(tmp_path: Path) -> None:
+    """With five times the images, 48 MiB more when decoded, the peak grows by less than a tenth of that."""
     from PIL import Image
 
     for name, count in (("few", 64), ("many", 320)):
@@ -112,8 +117,29 @@ def test_memory_stays_flat_when_samples_are_streamed(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "METALABELNET_DATA": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", FLAT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PEAK_MEMORY], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "60.0 MiB of samples are more than memory should hold: read from disk as needed" in done.stderr
+    assert "60.0 MiB of samples exceed the memory limit: they are read from disk during training" in done.stderr
     assert int(done.stdout.splitlines()[-1]) < 5_000  # KiB
+
+
+def test_memory_limit_is_as_given_or_half_of_the_free_memory() -> None:
+    assert sample_memory_bytes(1.5) == 1.5 * GIB
+    assert sample_memory_bytes(1.5, gpu_free_bytes=1000) == 1.5 * GIB
+    assert sample_memory_bytes(None, gpu_free_bytes=1000) == 500
+    assert 0 < sample_memory_bytes(None) == pytest.approx(sample_memory_bytes(None, gpu_free_bytes=1 << 60), rel=0.5)
+
+
+def test_samples_larger_than_gpu_memory_stay_on_disk(tmp_path: Path) -> None:
+    rows = "".join(f"{k}.5,{'ab'[k % 2]},{int(k < 8)}\n" for k in range(40))
+    (tmp_path / "t.csv").write_text(f"v,label,ok\n{rows}")
+    for free, kind in ((None, torch.Tensor), (40 * 4 * 2, torch.Tensor), (40 * 4 * 2 - 1, DiskTensor)):
+        options = ReadOptions(clean_column="ok", gpu_free_bytes=free)
+        assert isinstance(load(str(tmp_path / "t.csv"), tmp_path, read_options=options).train.x, kind)
+
+
+def test_free_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module.torch.cuda, "mem_get_info", lambda device: (device.index, 99))
+    assert _free_gpu_bytes(torch.device("cuda:7")) == 7
+    assert _free_gpu_bytes(torch.device("cpu")) is None

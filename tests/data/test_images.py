@@ -88,9 +88,9 @@ def test_a_single_pixel_and_a_thread(tmp_path: Path) -> None:
     [((1, 1), None, 8), ((30, 500), None, 28), ((4000, 3000), None, 64), ((4000, 3000), 96, 96), ((64, 64), None, 64)],
 )
 def test_the_size_is_chosen_by_the_images(sides: tuple[int, int], size: int | None, expected: int) -> None:
-    assert images.choose_shape([(*sides, False)], size, their_net=False) == (3, expected, expected)
-    assert images.choose_shape([(*sides, True)], size, their_net=False) == (1, expected, expected)
-    assert images.choose_shape([(*sides, True)], size, their_net=True) == (3, size or 224, size or 224)
+    assert images.choose_shape([(*sides, False)], size, external_net=False) == (3, expected, expected)
+    assert images.choose_shape([(*sides, True)], size, external_net=False) == (1, expected, expected)
+    assert images.choose_shape([(*sides, True)], size, external_net=True) == (3, size or 224, size or 224)
 
 
 # Broken ones
@@ -175,7 +175,7 @@ def test_an_image_of_300_million_pixels_takes_no_memory(folder: Path, the_bomb: 
 def test_two_of_pillows_own_bounds(tmp_path: Path) -> None:
     """Between Pillow's warning and its error lie images it would decode."""
     with pytest.raises(InputError, match=r"100,000,000 pixels|10000×10000 pixels"):
-        list(map(_raise, images.each(images.look, [bomb(tmp_path / "x.png", 10_000)])))
+        list(map(_raise, images.map_in_threads(images.read_header, [bomb(tmp_path / "x.png", 10_000)])))
 
 
 def _raise(result: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from metalabelnet.data.files import npz, npz_stream
+from metalabelnet.data.files import npz
 from metalabelnet.errors import InputError
 
 CLASSES = ("a", "b")
@@ -31,7 +31,7 @@ ARRAYS = {
 def test_it_is_what_is_read_at_once(kind: str, save: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "x.npz"
     save(file, x_train=ARRAYS[kind], y_train=np.zeros(3000, int))
-    count, shape, pieces = npz_stream.pieces(file, CLASSES)
+    count, shape, pieces = npz.stream_samples(file, CLASSES)
     whole, parts = npz.read(file, classes=CLASSES).train.x, list(pieces)
     assert len(parts) == 3
     assert (count, shape) == (3000, tuple(whole.shape[1:]))
@@ -43,7 +43,7 @@ def test_memory_holds_a_few_rows(tmp_path: Path) -> None:
     file = tmp_path / "x.npz"
     np.savez(file, x_train=np.zeros((1000, 128, 128, 3), np.uint8))  # 47 MiB
     tracemalloc.start()
-    count, _, pieces = npz_stream.pieces(file, CLASSES)
+    count, _, pieces = npz.stream_samples(file, CLASSES)
     assert sum(len(piece) for piece in pieces) == count == 1000
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -52,7 +52,7 @@ def test_memory_holds_a_few_rows(tmp_path: Path) -> None:
 
 def refused(file: Path) -> str:
     with pytest.raises(InputError) as error:
-        list(npz_stream.pieces(file, CLASSES)[2])
+        list(npz.stream_samples(file, CLASSES)[2])
     return str(error.value)
 
 

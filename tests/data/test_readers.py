@@ -684,7 +684,9 @@ HUGE[3, 1] = 1e300
         pytest.param(
             {"y_train": [*"abab"], "true_train": Y}, "true_train has int64, but other labels", id="some names"
         ),
-        pytest.param({"y_train": [*"abca"], "classes": [*"ab"]}, "unknown class 'c'.* there is a, b", id="other names"),
+        pytest.param(
+            {"y_train": [*"abca"], "classes": [*"ab"]}, "unknown class 'c'.* choose from a, b", id="other names"
+        ),
         pytest.param({"y_train": [["a"], ["b"], ["a"], ["b"]]}, r"shape \(N,\), not \(4, 1\)", id="names in a column"),
         pytest.param({"y_train": [0, 1, -2, 0]}, "y_train: row 2 is -2;.*or -1 for unlabeled", id="negative"),
         pytest.param({"y_train": [0, 1, 10**9, 0]}, "y_train: row 2 is 1000000000", id="absurd"),

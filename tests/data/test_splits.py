@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from metalabelnet.data.rows import DataSet, Rows, make_rows
-from metalabelnet.data.splits import SPLITS, general, hold_out, limited, paper, remove_labels
+from metalabelnet.data.splits import SPLITS, general, hold_out, limit_rows, paper, remove_labels
 from metalabelnet.errors import InputError
 
 quick = settings(max_examples=50, deadline=None)
@@ -182,15 +182,15 @@ def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn
     n: int, which: int, seed: int
 ) -> None:
     train = rows([k % 2 for k in range(n)], 2)
-    checked = torch.full((n,), -1)
-    checked[:4] = torch.tensor([1, 0, 1, 0])  # a person's word, against what the data says
-    checked[4:12] = torch.tensor([k % 2 if which >> k & 1 else -1 for k in range(4, 12)])
-    chosen = (checked >= 0).nonzero()[:, 0].tolist()
+    clean_labels = torch.full((n,), -1)
+    clean_labels[:4] = torch.tensor([1, 0, 1, 0])  # a person's word, against what the data says
+    clean_labels[4:12] = torch.tensor([k % 2 if which >> k & 1 else -1 for k in range(4, 12)])
+    chosen = (clean_labels >= 0).nonzero()[:, 0].tolist()
     plain = general(DataSet(name="d", train=train), 2, rng(seed))
-    split = general(DataSet(name="d", train=train, checked=checked), 0, rng(seed))
+    split = general(DataSet(name="d", train=train, clean_labels=clean_labels), 0, rng(seed))
     assert numbers(split.train, split.clean, split.test) == list(range(n))
     assert sorted(split.clean.index.tolist()) == chosen
-    assert split.clean.true.tolist() == checked[split.clean.index].tolist()
+    assert split.clean.true.tolist() == clean_labels[split.clean.index].tolist()
     assert split.clean.given.tolist() == train.given[split.clean.index].tolist()
     assert set(split.test.index.tolist()) == set(plain.test.index.tolist()) - set(chosen)
     assert (split.train.true == train.true[split.train.index]).all()
@@ -198,9 +198,9 @@ def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn
 
 def test_checked_rows_join_the_clean_part_that_the_data_has() -> None:
     train, own = rows([0, 1] * 10, 2), rows([0, 1, 1], 2)
-    checked = torch.full((20,), -1)
-    checked[5] = 0
-    data = DataSet(name="d", train=train, clean=own, test=rows([0, 1], 2), checked=checked)
+    clean_labels = torch.full((20,), -1)
+    clean_labels[5] = 0
+    data = DataSet(name="d", train=train, clean=own, test=rows([0, 1], 2), clean_labels=clean_labels)
     split = general(data, 0, rng())
     by_index = sorted(
         zip(split.clean.x[:, 0].tolist(), split.clean.true.tolist(), split.clean.given.tolist(), strict=True)
@@ -310,11 +310,11 @@ def test_removing_too_many_labels_is_refused() -> None:
 
 def test_a_limit_takes_so_many_rows_in_their_order() -> None:
     whole = rows([0, 1, 2] * 10, 3)
-    assert limited(whole, 0, rng()) is whole
-    some = numbers(limited(whole, 12, rng()))
+    assert limit_rows(whole, 0, rng()) is whole
+    some = numbers(limit_rows(whole, 12, rng()))
     assert len(some) == 12
     assert some == sorted(some)
-    assert some != numbers(limited(whole, 12, rng(1)))
+    assert some != numbers(limit_rows(whole, 12, rng(1)))
     for n in (1, 31, -2):
         with says(f"limit {n}: there are 30 training rows; take 2 to 30, or 0 for all"):
-            limited(whole, n, rng())
+            limit_rows(whole, n, rng())

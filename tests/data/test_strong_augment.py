@@ -11,7 +11,13 @@ from torch import Tensor
 
 from metalabelnet.data import strong_augment as module
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.strong_augment import LEVELS, NUMBERS, draw_strong, has_strong_view, strong
+from metalabelnet.data.strong_augment import (
+    LEVELS,
+    NUMBERS,
+    augment_strongly,
+    can_augment_strongly,
+    draw_strong_augmentation,
+)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -65,9 +71,9 @@ def naive(image: Tensor, numbers: Tensor, *, flips: bool) -> np.ndarray:
 @pytest.mark.parametrize("flips", [False, True])
 @pytest.mark.parametrize("shape", [(3, 6, 9), (1, 8, 8)])
 def test_every_pixel_is_what_a_naive_loop_makes(shape: tuple[int, int, int], flips: bool) -> None:
-    x, how = images(12, *shape), draw_strong(12, rng())
+    x, how = images(12, *shape), draw_strong_augmentation(12, rng())
     before = x.clone()
-    out = strong(x, how, flips=flips, dtype=torch.float64)
+    out = augment_strongly(x, how, flips=flips, dtype=torch.float64)
     assert torch.equal(x, before)
     assert (out.shape, out.dtype) == (x.shape, torch.float64)
     for image, numbers, got in zip(x, how.T, out, strict=True):
@@ -77,7 +83,7 @@ def test_every_pixel_is_what_a_naive_loop_makes(shape: tuple[int, int, int], fli
 def test_in_the_middle_of_every_range_nothing_changes() -> None:
     x = images(4, 3, 8, 8)
     torch.testing.assert_close(
-        strong(x, nothing(4), flips=True, dtype=torch.float32), to_input(x, torch.float32), atol=2e-3, rtol=0
+        augment_strongly(x, nothing(4), flips=True, dtype=torch.float32), to_input(x, torch.float32), atol=2e-3, rtol=0
     )
 
 
@@ -85,22 +91,24 @@ def test_in_the_middle_of_every_range_nothing_changes() -> None:
 def test_mirrored_where_the_weak_view_is(which: list[int], dims: list[int]) -> None:
     x, how = images(4, 1, 8, 8), nothing(4)
     how[which] = LEVELS - 1
-    mirrored, straight = (strong(x, how, flips=flips, dtype=torch.float32) for flips in (True, False))
+    mirrored, straight = (augment_strongly(x, how, flips=flips, dtype=torch.float32) for flips in (True, False))
     torch.testing.assert_close(mirrored, to_input(x, torch.float32).flip(dims), atol=2e-3, rtol=0)
     torch.testing.assert_close(straight, to_input(x, torch.float32), atol=2e-3, rtol=0)
 
 
 def test_a_sample_follows_from_its_own_numbers() -> None:
-    x, how = images(6, 3, 8, 8), draw_strong(6, rng())
-    concurrent = strong(x, how, flips=True, dtype=torch.float32)
-    alone = torch.cat([strong(x[k : k + 1], how[:, k : k + 1], flips=True, dtype=torch.float32) for k in range(6)])
+    x, how = images(6, 3, 8, 8), draw_strong_augmentation(6, rng())
+    concurrent = augment_strongly(x, how, flips=True, dtype=torch.float32)
+    alone = torch.cat(
+        [augment_strongly(x[k : k + 1], how[:, k : k + 1], flips=True, dtype=torch.float32) for k in range(6)]
+    )
     assert torch.equal(concurrent, alone)
 
 
 def test_numbers_are_drawn_over_the_whole_range() -> None:
-    how = draw_strong(4000, rng())
+    how = draw_strong_augmentation(4000, rng())
     assert how.shape == (NUMBERS, 4000)
-    assert torch.equal(how, draw_strong(4000, rng()))
+    assert torch.equal(how, draw_strong_augmentation(4000, rng()))
     u = how.double() / LEVELS
     assert (u.mean(1) - 0.5).abs().max() < 4.5 * math.sqrt(1 / 12 / 4000)
     assert u.min() < 0.01
@@ -108,20 +116,20 @@ def test_numbers_are_drawn_over_the_whole_range() -> None:
 
 
 def test_images_of_bytes_have_one_and_nothing_else() -> None:
-    assert has_strong_view(images(2, 1, 8, 8))
-    assert not has_strong_view(torch.zeros(2, 4))
-    assert not has_strong_view(torch.zeros(2, 1, 8, 8))
+    assert can_augment_strongly(images(2, 1, 8, 8))
+    assert not can_augment_strongly(torch.zeros(2, 4))
+    assert not can_augment_strongly(torch.zeros(2, 1, 8, 8))
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_card_makes_them_without_waiting() -> None:
-    x, how = images(8, 3, 8, 8), draw_strong(8, rng())
+    x, how = images(8, 3, 8, 8), draw_strong_augmentation(8, rng())
     there = x.cuda(), how.cuda()
-    strong(*there, flips=True, dtype=torch.float32)
+    augment_strongly(*there, flips=True, dtype=torch.float32)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        out = strong(*there, flips=True, dtype=torch.float32)
+        out = augment_strongly(*there, flips=True, dtype=torch.float32)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    torch.testing.assert_close(out.cpu(), strong(x, how, flips=True, dtype=torch.float32), atol=1e-3, rtol=0)
+    torch.testing.assert_close(out.cpu(), augment_strongly(x, how, flips=True, dtype=torch.float32), atol=1e-3, rtol=0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metalabelnet.data.files import table_file
-from metalabelnet.data.files.listing import Columns, find_columns, from_sheet
+from metalabelnet.data.files.listing import Columns, find_columns, from_table
 from metalabelnet.data.files.reader import ReadOptions, read
 from metalabelnet.errors import InputError
 
@@ -25,7 +25,7 @@ def test_the_first_line_is_read_once_a_reading(wide: Path, monkeypatch: pytest.M
     opened: list[Path] = []
     lines = table_file._lines
     monkeypatch.setattr(table_file, "_lines", lambda path: opened.append(path) or lines(path))  # type: ignore[func-returns-value]
-    rows = list(table_file.rows(wide, [f"c{k}" for k in reversed(range(WIDE))]))
+    rows = list(table_file.iterate_rows(wide, [f"c{k}" for k in reversed(range(WIDE))]))
     assert rows[1] == [str(1 + k) for k in reversed(range(WIDE))]
     assert len(opened) == 2  # the first line, and all rows
     read(wide, ReadOptions(clean_column="ok"))
@@ -36,11 +36,13 @@ def test_many_columns_that_are_named_are_found(wide: Path) -> None:
     names = tuple(f"c{k}" for k in range(WIDE))
     found = find_columns(wide, Columns(kind="table", samples=names), None)
     assert found.label == "label"
-    assert from_sheet(wide, found).items[0] == [str(k) for k in range(WIDE)]
+    assert from_table(wide, found).items[0] == [str(k) for k in range(WIDE)]
     with pytest.raises(InputError, match="unknown column 'C7': did you mean 'c7'"):
-        next(table_file.rows(wide, ["c1", "C7"]))
-    with pytest.raises(InputError, match=rf"did you mean 'label'\? there is label, … \({WIDE + 2} in all\)") as refused:
-        next(table_file.rows(wide, ["labell"]))
+        next(table_file.iterate_rows(wide, ["c1", "C7"]))
+    with pytest.raises(
+        InputError, match=rf"did you mean 'label'\? choose from label, … \({WIDE + 2} in all\)"
+    ) as refused:
+        next(table_file.iterate_rows(wide, ["labell"]))
     assert len(str(refused.value)) < 300
 
 
@@ -48,7 +50,7 @@ def test_a_name_that_comes_twice_is_said(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,b,c,b,a\n1,2,3,4,5\n")
     with pytest.raises(InputError, match="two columns have the name 'a'; give each its own"):
-        table_file.header(file)
+        table_file.column_names(file)
 
 
 def test_rows_keep_their_number_in_the_table(tmp_path: Path) -> None:

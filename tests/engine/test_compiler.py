@@ -1,7 +1,5 @@
-"""What was compiled once is found again, by other processes too."""
+"""Compiled graphs are reused within a process and from disk."""
 
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,63 +8,44 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from metalabelnet.engine import compiler
-from metalabelnet.engine.materialize import kept
+from metalabelnet.engine.materialize import materialize
 
 
-def test_runs_that_share_a_recording_share_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph is the key: the compiler must leave it as it was."""
+def test_same_graph_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph's code is the key: the compiler must not change the graph."""
     monkeypatch.setattr(compiler, "_compiled", {})
     x = torch.rand(7)
     graph = make_fx(lambda x: (2 * x).sum())(x)
-    first = compiler.compiled(graph, [x])
-    assert compiler.compiled(graph, [x]) is first
+    first = compiler.get_compiled(graph, [x])
+    assert compiler.get_compiled(graph, [x]) is first
     assert isinstance(first(x), Tensor)
 
 
-def test_another_process_finds_what_was_compiled_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_graph_is_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
     def step(x: Tensor, y: Tensor) -> Tensor:
-        return kept(x * y).sum() + (x * y).sum()
+        return materialize(x * y).sum() + (x * y).sum()
 
     x, y = torch.rand(7, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
     graph = make_fx(step)(x, y)
 
-    def found() -> int:
-        """How often the compiler found what it was asked for, after asking once more."""
+    def count_cache_hits() -> int:
+        """Compile once more and return Inductor's cache hits."""
         counters.clear()
         torch.testing.assert_close(compiler.compile_graph(graph, [x, y])(x, y), step(x, y), rtol=1e-12, atol=1e-12)
         return counters["inductor"]["fxgraph_cache_hit"]
 
     with fresh_cache(dir=str(tmp_path)):
-        assert found() == 0
-        assert found() == 1
-        changed = tmp_path / "kept.py"
-        changed.write_text("# another version of our part\n")
-        monkeypatch.setattr(compiler.kept, "__file__", str(changed))
-        assert found() == 0  # what an older version made is not taken
+        assert count_cache_hits() == 0
+        assert count_cache_hits() == 1
+        changed = tmp_path / "materialize.py"
+        changed.write_text("# another version of the engine\n")
+        monkeypatch.setattr(compiler, "source_files", lambda: [str(changed)])
+        assert count_cache_hits() == 0  # the result of another version is not used
 
 
-def test_the_compiler_is_there_when_what_was_done_meanwhile_is_done() -> None:
-    """Whatever came of that."""
-    with pytest.raises(KeyError), compiler.importing_beside(on=True):
-        raise KeyError
-    assert "torch._inductor.compile_fx" in sys.modules
-    before = threading.active_count()
-    with compiler.importing_beside(on=False):
-        assert threading.active_count() == before
-
-
-def test_a_compiler_that_cannot_be_imported_is_not_told_of_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What uses it says so: a thread would print a traceback across what is done meanwhile."""
-
-    def fails(name: str) -> None:
-        raise ImportError(name)
-
-    told: list[object] = []
-    monkeypatch.setattr(compiler.importlib, "import_module", fails)
-    monkeypatch.setattr(threading, "excepthook", told.append)
-    with compiler.importing_beside(on=True):
-        pass
-    assert not told
+def test_cache_key_covers_all_files_of_the_engine() -> None:
+    names = {Path(file).name for file in compiler.source_files()}
+    assert {"compiler.py", "materialize.py", "operators.py", "conv3x3.py"} <= names

@@ -12,11 +12,11 @@ from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
 from metalabelnet.engine import engine as engine_module
-from metalabelnet.engine.engine import Engine, Part, _tensors
+from metalabelnet.engine.engine import Engine, Part, state_tensors
 from metalabelnet.methods import METHODS, Method
-from metalabelnet.train.build_method import build
+from metalabelnet.train.build_method import build_method
 from metalabelnet.train.settings import Run
-from small import batches, small_problem, small_run
+from small_runs import make_batches, small_problem, small_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 PARTS = ("train", "clean", "validation", "test")
@@ -38,9 +38,9 @@ class Pair:
 
     def __init__(self, run: Run, problem: Problem) -> None:
         problem = dataclasses.replace(problem, **{part: getattr(problem, part).to("cuda") for part in PARTS})
-        self.eager, self.other = build(run, problem), build(run, problem)
-        self.batches = batches(run, problem, self.eager)
-        self.engine = Engine(self.other, self.batches.batch, recorded=True)
+        self.eager, self.other = build_method(run, problem), build_method(run, problem)
+        self.batches = make_batches(run, problem, self.eager)
+        self.engine = Engine(self.other, self.batches.make_batch, recorded=True)
         self.stream = torch.cuda.Stream()
         self.steps = self._steps()
 
@@ -49,11 +49,11 @@ class Pair:
         for epoch in range(self.eager.epochs):
             for method in (self.eager, self.other):
                 method.begin_epoch(epoch)
-            for picks in self.batches.plan(epoch, labeled_only=self.eager.labeled_only(epoch)):
+            for picks in self.batches.plan_epoch(epoch, labeled_only=self.eager.labeled_only(epoch)):
                 with torch.no_grad():
                     for theirs, ours in zip(self.state(self.eager), self.state(self.other), strict=True):
                         ours.copy_(theirs)
-                expected = self.eager.step(self.batches.batch(picks))
+                expected = self.eager.step(self.batches.make_batch(picks))
                 torch.cuda.synchronize()
                 yield
                 with torch.cuda.stream(self.stream):
@@ -69,7 +69,7 @@ class Pair:
 
     @staticmethod
     def state(method: Method) -> list[Tensor]:
-        return list(_tensors(method.state()))
+        return list(state_tensors(method.state_dict()))
 
 
 def near(ours: Tensor, theirs: Tensor, tolerance: float = 1e-4, rounding: float = 1e-6) -> None:
@@ -98,7 +98,7 @@ def images(seed: int) -> Problem:
     return Problem(**{part: rows(count) for part, count in sizes.items()}, noise_rate=0.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.traceable])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.traits.traceable])
 def test_every_method(name: str) -> None:
     pair = Pair(small_run(name, dtype="float32", device="cuda"), small_problem())
     assert at_once([pair]) >= 20
@@ -120,15 +120,15 @@ def test_the_papers_network_is_as_near_to_double_precision_as_eager(method: str)
         for m in (pair.eager, pair.other, exact):
             m.begin_epoch(epoch)
         for picks, same in zip(
-            pair.batches.plan(epoch, labeled_only=False), wholes.plan(epoch, labeled_only=False), strict=True
+            pair.batches.plan_epoch(epoch, labeled_only=False), wholes.plan_epoch(epoch, labeled_only=False), strict=True
         ):
             with torch.no_grad():
                 for from_, *to in zip(*map(pair.state, (pair.eager, pair.other, exact)), strict=True):
                     for tensor in to:
                         tensor.copy_(from_)
-            pair.eager.step(pair.batches.batch(picks))
+            pair.eager.step(pair.batches.make_batch(picks))
             pair.engine.step(picks)
-            exact.step(wholes.batch(same))
+            exact.step(wholes.make_batch(same))
             by_eager.append(distance(pair.state(pair.eager), pair.state(exact)))
             by_recorded.append(distance(pair.state(pair.other), pair.state(exact)))
     assert len(by_eager) >= 20
@@ -156,11 +156,11 @@ def test_predictions_in_bfloat16_follow_the_steps(concurrent_runs: int, monkeypa
     run = Run(method="cross-entropy", net="cnn8", epochs=1, batch_size=128, device="cuda", dtype="bf16")
     problem = images(0)
     problem = dataclasses.replace(problem, **{part: getattr(problem, part).to("cuda") for part in PARTS})
-    method = build(run, problem)
-    made, x = batches(run, problem, method), problem.train.x[:512]
-    engine = Engine(method, made.batch, recorded=True, bf16=True, concurrent_runs=concurrent_runs)
+    method = build_method(run, problem)
+    made, x = make_batches(run, problem, method), problem.train.x[:512]
+    engine = Engine(method, made.make_batch, recorded=True, bf16=True, concurrent_runs=concurrent_runs)
     method.begin_epoch(0)
-    for picks in made.plan(0, labeled_only=False):
+    for picks in made.plan_epoch(0, labeled_only=False):
         engine.step(picks)
         expected, found = engine._predict(Part(x)), engine.logits(x)
         assert (found - expected).norm() <= 0.02 * expected.norm()

@@ -14,8 +14,8 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm, conv2d, conv_transpose2d, cross_entropy
 
-from metalabelnet.core.forward_ad_cache import Products, make_dual, unpack_dual
-from metalabelnet.core.forward_pass import forward, low_precision, precision, trainable
+from metalabelnet.core.forward_ad_cache import ForwardADCache, make_dual, unpack_dual
+from metalabelnet.core.forward_pass import forward, mixed_precision, mixed_precision_context, trainable_parameters
 from metalabelnet.engine import hopper
 from metalabelnet.engine.hopper import conv3x3, wgrad3x3
 from metalabelnet.engine.hopper.tiling import RESERVED, SHARED, compiles, product, shared_out, source
@@ -264,12 +264,12 @@ def test_a_recorded_step_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) 
     weights = list(net.parameters())
 
     def plain(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        with precision():
+        with mixed_precision_context():
             loss = cross_entropy(net(x).float(), y)
         return loss.detach(), *torch.autograd.grad(loss, weights)
 
     def step(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        with low_precision(on=True):
+        with mixed_precision(enabled=True):
             return plain(x, y)
 
     calls, recorded = _recorded(step, x, y)
@@ -332,12 +332,12 @@ def test_branches_that_part_and_meet_are_the_same_with_them() -> None:
     weights = list(net.parameters())
 
     def plain(x: Tensor) -> tuple[Tensor, ...]:
-        with precision():
+        with mixed_precision_context():
             loss = cross_entropy(net(x).float(), torch.arange(8) % 5)
         return torch.autograd.grad(loss, weights)
 
     def step(x: Tensor) -> tuple[Tensor, ...]:
-        with low_precision(on=True):
+        with mixed_precision(enabled=True):
             return plain(x)
 
     x = IMAGES.contiguous(memory_format=torch.channels_last)
@@ -352,20 +352,20 @@ def test_branches_that_part_and_meet_are_the_same_with_them() -> None:
 def test_a_recorded_tangent_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two products adds the first, and sums what BatchNorm asks for."""
     net, x = _net(), IMAGES.contiguous(memory_format=torch.channels_last)
-    theta = trainable(net)
+    theta = trainable_parameters(net)
     g = torch.Generator().manual_seed(1)
     directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
 
     def plain(x: Tensor) -> tuple[Tensor, ...]:
-        products, same = Products(), {"seed": 0, "update_statistics": False}
-        logits = forward(net, x, theta, **same, products=products)
+        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
+        logits = forward(net, x, theta, **same, cache=cache)
         with forward_ad.dual_level():
             duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
-            tangents = unpack_dual(forward(net, x, duals, **same, products=products)).tangent
+            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
         return logits.detach(), tangents.detach()
 
     def step(x: Tensor) -> tuple[Tensor, ...]:
-        with low_precision(on=True):
+        with mixed_precision(enabled=True):
             return plain(x)
 
     calls, recorded = _recorded(step, x)
@@ -386,11 +386,11 @@ def test_a_recorded_prediction_is_the_same_with_them() -> None:
     net.eval()
 
     def plain(x: Tensor) -> tuple[Tensor]:
-        with precision(), torch.no_grad():
+        with mixed_precision_context(), torch.no_grad():
             return (net(x).float(),)
 
     def step(x: Tensor) -> tuple[Tensor]:
-        with low_precision(on=True):
+        with mixed_precision(enabled=True):
             return plain(x)
 
     calls, (ours,) = _recorded(step, x)

@@ -9,14 +9,14 @@ from metalabelnet.engine import engine as engine_module
 from metalabelnet.engine.engine import Engine, Recording, _inputs, _static, record, unchanged
 from metalabelnet.engine.trace_signature import Form, NoForm
 from metalabelnet.methods import METHODS
-from metalabelnet.train.build_method import build
-from small import batches, small_problem, small_run
+from metalabelnet.train.build_method import build_method
+from small_runs import make_batches, small_problem, small_run
 
 RECORDABLE = [
     (name, phase)
     for name, method in METHODS.items()
-    for phase in ((0, 1) if method.has_warmup else (0,))
-    if method.traceable
+    for phase in ((0, 1) if method.traits.has_warmup else (0,))
+    if method.traits.traceable
 ]
 
 
@@ -28,20 +28,20 @@ def nothing_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine_of(name: str, **changes: object) -> tuple[Engine, Batches]:
     """An engine about to take its first step."""
     run, problem = small_run(name, **{"net": "mlp"} | changes), small_problem()
-    method = build(run, problem)
-    made = batches(run, problem, method)
+    method = build_method(run, problem)
+    made = make_batches(run, problem, method)
     method.begin_epoch(0)
-    return Engine(method, made.batch, recorded=True, compiled=False), made
+    return Engine(method, made.make_batch, recorded=True, compiled=False), made
 
 
 def recorded(name: str, *, fresh: bool, **changes: object) -> tuple[Recording, list[Tensor]]:
     """What it records of that step, and the tensors the step may read."""
     engine, made = engine_of(name, **changes)
-    picks = next(iter(made.plan(0, labeled_only=engine.method.labeled_only(0))))
+    picks = next(iter(made.plan_epoch(0, labeled_only=engine.method.labeled_only(0))))
     static = [_static(tensor) for tensor in _inputs(picks)]
     with unchanged(engine.method):
         recording = record(engine._plain, picks, static) if fresh else engine._recording(engine._plain, picks, static)
-    return recording, Form(engine.method, made.batch).tensors
+    return recording, Form(engine.method, made.make_batch).tensors
 
 
 @pytest.mark.parametrize(("name", "phase"), RECORDABLE)
@@ -60,10 +60,10 @@ def test_another_seed_is_of_the_same_form(name: str, phase: int, monkeypatch: py
 def test_what_plans_are_drawn_from_is_no_part_of_the_form() -> None:
     """A run that was resumed after its warm-up has never asked which rows are labeled."""
     _, made = engine_of("metalabelnet")
-    before = Form(made.batch).form
+    before = Form(made.make_batch).form
     assert made.steps(labeled_only=True) == 4
     assert "_labeled" in vars(made)
-    assert Form(made.batch).form == before
+    assert Form(made.make_batch).form == before
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_a_step_reads_makes_another_form(change: dict[str, object]) -> None
     forms = []
     for changes in (usual, usual, usual | change):
         engine, made = engine_of("metalabelnet", **changes)
-        forms.append(Form(engine.method, engine.batch_of, next(iter(made.plan(0, labeled_only=False)))).form)
+        forms.append(Form(engine.method, engine.make_batch, next(iter(made.plan_epoch(0, labeled_only=False)))).form)
     assert forms[0] == forms[1]
     assert forms[0] != forms[2]
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from metalabelnet import MetaLabelNetClassifier, NoCleanSet
+from metalabelnet import MetaLabelNetClassifier, NoCleanSetWarning
 from metalabelnet.errors import InputError
-from metalabelnet.labels.metrics import calibration_error
-from noisy import blobs, digits, images
+from metalabelnet.labels.metrics import expected_calibration_error
+from noisy_data import blobs, digits, images
 
 
 def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifier:
     return MetaLabelNetClassifier(method, **{"epochs": 6, "random_state": 0, "device": "cpu", **changes})
 
 
-def test_the_clean_set_helps() -> None:
+def test_clean_set_improves_accuracy() -> None:
     data = digits()
     before = float((data.y == data.true).mean())
     score, right = {}, {}
@@ -53,7 +53,7 @@ def test_labels_and_suspects() -> None:
     assert clf.summary_["samples"] == {"train": 142, "clean": 14, "validation": 4, "test": 0}
 
 
-def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
+def test_same_seed_same_result_and_global_generators_untouched() -> None:
     data = blobs()
     before = torch.random.get_rng_state()
     numpy_before = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -73,7 +73,7 @@ def test_the_seed_decides_and_the_global_generators_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", "-1", None, float("nan")])
-def test_names_for_labels(nothing: Any) -> None:
+def test_string_labels_and_missing_labels(nothing: Any) -> None:
     data = blobs()
     names = np.array(["ant", "bee", "cat"], dtype=object)
     y = names[data.y]
@@ -105,14 +105,14 @@ def test_images_with_channels_first_or_last(dtype: type) -> None:
         last.predict(data.X_test[:, 0, :, 0])
 
 
-def test_grey_images_need_no_channels() -> None:
+def test_grayscale_images_without_channel_axis() -> None:
     data = images()
     grey = quick(epochs=2).fit(data.X[..., 0], data.y, clean_mask=data.clean_mask)
     one = quick(epochs=2).fit(data.X[..., :1], data.y, clean_mask=data.clean_mask)
     assert np.array_equal(grey.predict_proba(data.X_test[..., 0]), one.predict_proba(data.X_test[..., :1]))
 
 
-def test_the_scale_of_the_numbers_does_not_matter() -> None:
+def test_scale_of_features_does_not_matter() -> None:
     data = blobs()
     scale, shift = np.array([1e6, 1e-6, 1, 1e3, 1]), np.array([1e9, 0, -3, 1e3, 1e5])
     plain = quick(epochs=3).fit(data.X, data.y, clean_mask=data.clean_mask)
@@ -123,7 +123,7 @@ def test_the_scale_of_the_numbers_does_not_matter() -> None:
     assert raw.samples_.mean is None
 
 
-class Own(nn.Module):
+class OwnNet(nn.Module):
     """A network of somebody's own."""
 
     def __init__(self, features: int, classes: int) -> None:
@@ -134,25 +134,27 @@ class Own(nn.Module):
         return self.last(self.drop(torch.relu(self.body(x))))
 
 
-def make_own(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return Own(shape[0], classes)
+def make_own_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return OwnNet(shape[0], classes)
 
 
-def test_a_module_is_copied_and_a_callable_is_called() -> None:
+def test_module_is_copied_and_callable_is_called() -> None:
     data = blobs()
-    net = Own(5, 3)
+    net = OwnNet(5, 3)
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
     clf = quick(net=net, lr=0.1).fit(data.X, data.y, clean_mask=data.clean_mask)
-    assert isinstance(clf.model_, Own)
+    assert isinstance(clf.model_, OwnNet)
     assert clf.score(data.X_test, data.y_test) > 0.8
     assert all(torch.equal(before[name], weight) for name, weight in net.state_dict().items())
-    made = [quick(net=make_own, lr=0.1).fit(data.X, data.y, data.clean_mask).predict_proba(data.X) for _ in range(2)]
+    made = [
+        quick(net=make_own_net, lr=0.1).fit(data.X, data.y, data.clean_mask).predict_proba(data.X) for _ in range(2)
+    ]
     assert np.array_equal(*made)
 
 
-def test_pickled_it_predicts_the_same() -> None:
+def test_pickle_round_trip() -> None:
     data = blobs()
-    for clf in (quick(epochs=2), quick("co-teaching", epochs=2), quick(epochs=2, net=Own(5, 3))):
+    for clf in (quick(epochs=2), quick("co-teaching", epochs=2), quick(epochs=2, net=OwnNet(5, 3))):
         clf.fit(data.X, data.y, clean_mask=data.clean_mask)
         content = pickle.dumps(clf)
         assert data.X.astype(np.float32).tobytes()[:64] not in content  # the samples stay at home
@@ -161,12 +163,14 @@ def test_pickled_it_predicts_the_same() -> None:
         assert np.array_equal(read.labels_, clf.labels_)
 
 
-def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
+def test_fit_without_clean_set_warns() -> None:
     data = blobs()
-    with pytest.warns(NoCleanSet, match="instead of metalabelnet, which needs one.*those it is trained on") as caught:
+    with pytest.warns(
+        NoCleanSetWarning, match="instead of metalabelnet, which needs one.*those it is trained on"
+    ) as caught:
         instead = quick().fit(data.X, data.y)
     assert caught[0].filename == __file__
-    with pytest.warns(NoCleanSet, match="pencil is trained, .* a fifth of the samples, put aside"):
+    with pytest.warns(NoCleanSetWarning, match="pencil is trained, .* a fifth of the samples, put aside"):
         as_asked = quick("pencil").fit(data.X, data.y, clean_mask=np.zeros(len(data.y)))
     assert (instead.method_, as_asked.method_) == ("gce", "pencil")
     assert (instead.summary_["unlabeled"], as_asked.summary_["unlabeled"]) == (0, 32)
@@ -175,13 +179,13 @@ def test_without_a_clean_set_it_warns_and_does_something_sensible() -> None:
         assert clf.score(data.X_test, data.y_test) > 0.8
         assert clf.suspects_[wrong].mean() > 0.9  # those put aside too
         assert clf.suspects_[~wrong].mean() < 0.1
-    with pytest.warns(NoCleanSet, match="instead of co-teaching"):  # it would look for the noise rate there
+    with pytest.warns(NoCleanSetWarning, match="instead of co-teaching"):  # it would look for the noise rate there
         quick("co-teaching", epochs=2).fit(data.X, data.y)
-    with pytest.warns(NoCleanSet, match="co-teaching is trained"):
+    with pytest.warns(NoCleanSetWarning, match="co-teaching is trained"):
         quick("co-teaching", epochs=2, settings={"noise_rate": 0.3}).fit(data.X, data.y)
 
 
-def test_trusted_and_unlabeled_samples_are_enough() -> None:
+def test_only_clean_and_unlabeled_samples() -> None:
     data = blobs()
     y = np.where(data.clean_mask, data.y, -1)
     with warnings.catch_warnings():
@@ -192,7 +196,7 @@ def test_trusted_and_unlabeled_samples_are_enough() -> None:
     assert not clf.suspects_.any()
 
 
-def test_one_trusted_sample_of_each_class_selects_too() -> None:
+def test_one_clean_sample_per_class() -> None:
     data = blobs()
     clean_mask = np.zeros(len(data.y), dtype=bool)
     clean_mask[[np.flatnonzero(data.clean_mask & (data.y == label))[0] for label in range(3)]] = True
@@ -200,42 +204,42 @@ def test_one_trusted_sample_of_each_class_selects_too() -> None:
     assert clf.summary_["samples"]["validation"] == clf.summary_["samples"]["clean"] == 3
 
 
-def refused(sentence: str, change: Any = None, **settings: Any) -> None:
+def check_error(sentence: str, change: Any = None, **settings: Any) -> None:
     data = blobs()
     given = {"X": data.X, "y": data.y, "clean_mask": data.clean_mask} | (change(data) if change else {})
     with pytest.raises(InputError, match=sentence):
         quick(**settings).fit(**given)
 
 
-def test_what_is_refused() -> None:
-    refused("class '2' is missing from the clean set", lambda d: {"clean_mask": d.clean_mask & (d.y != 2)})
-    refused("trusted is int64 of shape", lambda d: {"clean_mask": np.flatnonzero(d.clean_mask)})
-    refused("trusted: sample 3 has no label", lambda d: {"y": np.where(np.arange(160) == 3, -1, d.y),
+def test_wrong_input() -> None:
+    check_error("class '2' is missing from the clean set", lambda d: {"clean_mask": d.clean_mask & (d.y != 2)})
+    check_error("trusted is int64 of shape", lambda d: {"clean_mask": np.flatnonzero(d.clean_mask)})
+    check_error("trusted: sample 3 has no label", lambda d: {"y": np.where(np.arange(160) == 3, -1, d.y),
                                                          "clean_mask": d.clean_mask | (np.arange(160) == 3)})  # fmt: skip
-    refused("no sample has a label", lambda d: {"y": np.full(160, -1)})
-    refused("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
-    refused("labels are of the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
-    refused("labels are of the type bytes: give all as text", lambda d: {"y": np.array([b"a", b"b"] * 80, object)})
-    refused("did you mean 'metalabelnet'", method="metalabelnets")
-    refused("did you mean 'beta'", settings={"betta": 1.0})
-    refused("epochs='many': give a whole number", epochs="many")
-    refused("warmup 6 leaves nothing", warmup=6)
-    refused("lr_milestones='never'", lr_milestones="never")
-    refused("rate='fast': give a number", lr="fast")
-    refused("give the method's settings by name", settings=["beta"])
-    refused("too large to be standardised", lambda d: {"X": d.X * 1e200})
-    refused(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
-    refused(r"up to .*e\+21, too large for single precision", lambda d: {"X": d.X * 1e20}, standardize=False)
-    refused("net=3: give auto", net=3)
-    refused("makes int, not an nn.Module", net=lambda shape, classes: 3)
-    refused("the network cannot read a batch of shape", net=Own(4, 3))
-    refused(r"gives \(2, 7\) for 2 samples", net=Own(5, 7), method="gce")
-    refused("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
-    refused("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
-    refused("is for images, and these are none", augment="crop")
+    check_error("no sample has a label", lambda d: {"y": np.full(160, -1)})
+    check_error("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
+    check_error("labels are of the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
+    check_error("labels are of the type bytes: give all as text", lambda d: {"y": np.array([b"a", b"b"] * 80, object)})
+    check_error("did you mean 'metalabelnet'", method="metalabelnets")
+    check_error("did you mean 'beta'", settings={"betta": 1.0})
+    check_error("epochs='many': give a whole number", epochs="many")
+    check_error("warmup 6 leaves nothing", warmup=6)
+    check_error("lr_milestones='never'", lr_milestones="never")
+    check_error("rate='fast': give a number", lr="fast")
+    check_error("give the method's settings by name", settings=["beta"])
+    check_error("too large to be standardised", lambda d: {"X": d.X * 1e200})
+    check_error(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
+    check_error(r"up to .*e\+21, too large for single precision", lambda d: {"X": d.X * 1e20}, standardize=False)
+    check_error("net=3: give auto", net=3)
+    check_error("makes int, not an nn.Module", net=lambda shape, classes: 3)
+    check_error("the network cannot read a batch of shape", net=OwnNet(4, 3))
+    check_error(r"gives \(2, 7\) for 2 samples", net=OwnNet(5, 7), method="gce")
+    check_error("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
+    check_error("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
+    check_error("is for images, and these are none", augment="crop")
 
 
-def test_numbers_too_large_to_predict_by_are_refused() -> None:
+def test_too_large_values_in_predict() -> None:
     data = blobs()
     clf = quick(epochs=2).fit(data.X, data.y, clean_mask=data.clean_mask)
     with pytest.raises(InputError, match=r"X has numbers up to 1e\+300, too large for single precision: scale"):
@@ -247,7 +251,7 @@ def test_numbers_too_large_to_predict_by_are_refused() -> None:
         clf.predict(x[:4] * 1e300)
 
 
-def test_a_mask_with_gaps_is_refused() -> None:
+def test_clean_mask_with_missing_values() -> None:
     pandas = pytest.importorskip("pandas")
     data = blobs()
     mask = pandas.array(data.clean_mask, dtype="boolean")
@@ -256,7 +260,7 @@ def test_a_mask_with_gaps_is_refused() -> None:
         quick().fit(data.X, data.y, clean_mask=mask)
 
 
-def test_numbers_beside_gaps() -> None:
+def test_integer_labels_with_missing_values() -> None:
     """As pandas holds whole numbers with missing ones, in numpy with NaN or None."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
@@ -279,7 +283,7 @@ def test_numbers_beside_gaps() -> None:
         assert np.array_equal(other.suspects_, first.suspects_)
 
 
-def test_booleans_beside_gaps() -> None:
+def test_boolean_labels_with_missing_values() -> None:
     """As pandas holds them: classes are False and True, and a gap is no label."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
@@ -299,14 +303,14 @@ def test_booleans_beside_gaps() -> None:
     assert whole.classes_.dtype == bool
 
 
-def test_probabilities_are_calibrated_on_the_clean_samples() -> None:
+def test_probabilities_are_calibrated() -> None:
     """MetaLabelNet's soft labels leave its network unsure of what it knows; 100 clean samples tell."""
     data = digits()
     clf = quick(epochs=8).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert clf.temperature_ == clf.summary_["temperature"] != 1
-    said, true = torch.tensor(clf.predict_proba(data.X_test)), torch.tensor(data.y_test)
-    raw = (said.log() * clf.temperature_).softmax(1)
-    assert calibration_error(said, true) < 0.8 * calibration_error(raw, true)
+    predicted, true = torch.tensor(clf.predict_proba(data.X_test)), torch.tensor(data.y_test)
+    raw = (predicted.log() * clf.temperature_).softmax(1)
+    assert expected_calibration_error(predicted, true) < 0.8 * expected_calibration_error(raw, true)
     assert np.array_equal(clf.predict(data.X_test), clf.classes_[raw.argmax(1)])
-    with pytest.warns(NoCleanSet):
+    with pytest.warns(NoCleanSetWarning):
         assert quick(epochs=2).fit(data.X, data.y).temperature_ == 1

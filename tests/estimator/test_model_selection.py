@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from metalabelnet import MetaLabelNetClassifier
-from noisy import blobs
+from noisy_data import blobs
 
 
 def quick(**changes: Any) -> MetaLabelNetClassifier:
@@ -24,7 +24,7 @@ def folds(clean_mask: np.ndarray, y: np.ndarray) -> list[Any]:
     return list(StratifiedKFold(2, shuffle=True, random_state=0).split(y, 2 * y + clean_mask))
 
 
-def test_in_a_pipeline() -> None:
+def test_pipeline() -> None:
     data = blobs()
     plain = quick().fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
     pipe = make_pipeline(StandardScaler(), quick()).fit(data.X, data.y, metalabelnetclassifier__trusted=data.clean_mask)
@@ -35,7 +35,7 @@ def test_in_a_pipeline() -> None:
         assert np.array_equal(routed.predict_proba(data.X_test), pipe.predict_proba(data.X_test))
 
 
-def test_cross_validation_routes_the_trusted_rows() -> None:
+def test_cross_validation_routes_clean_mask() -> None:
     data = blobs()
     cv = folds(data.clean_mask, data.y)
     with config_context(enable_metadata_routing=True):
@@ -50,7 +50,7 @@ def test_cross_validation_routes_the_trusted_rows() -> None:
     assert scores.min() > 0.55  # of labels 30 % of which are wrong
 
 
-def test_samples_without_a_label_do_not_count_as_wrong() -> None:
+def test_score_ignores_unlabeled_samples() -> None:
     data = blobs()
     clf = quick().fit(data.X, data.y, clean_mask=data.clean_mask)
     y, weight = data.y_test.copy(), np.arange(len(data.y_test))
@@ -81,7 +81,7 @@ def test_samples_without_a_label_do_not_count_as_wrong() -> None:
     assert scores.tolist() == by_hand
 
 
-def test_a_grid_of_methods_and_their_settings() -> None:
+def test_grid_search_over_methods_and_settings() -> None:
     data = blobs()
     grid = [
         {"method": ["metalabelnet"], "settings": [{"beta": 1e-2}, {"beta": 1e-3}]},
@@ -96,7 +96,7 @@ def test_a_grid_of_methods_and_their_settings() -> None:
     assert search.best_estimator_.score(data.X_test, data.y_test) > 0.8
 
 
-def test_cloned_it_is_untrained_and_alike() -> None:
+def test_clone() -> None:
     data = blobs()
     clf = quick(settings={"beta": 0.001}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
     clf.fit(data.X, data.y, clean_mask=data.clean_mask)
@@ -106,7 +106,7 @@ def test_cloned_it_is_untrained_and_alike() -> None:
     assert np.array_equal(clf.predict_proba(data.X), other.predict_proba(data.X))
 
 
-def test_tables_of_pandas() -> None:
+def test_pandas_data_frame() -> None:
     pandas = pytest.importorskip("pandas")
     data = blobs()
     X = pandas.DataFrame(data.X, columns=list("abcde"))

@@ -1,4 +1,4 @@
-"""Run folders for reports: real ones of a fraction of a second, and written ones of any shape."""
+"""Run folders for report tests (trained in a fraction of a second, or written), and a parser of report pages."""
 
 import csv
 import io
@@ -22,18 +22,18 @@ HOSTILE = (
     "javascript:alert('1')",
     "nul \x00 bell \x07",
 )
-VOID = {"clean", "img", "br"}
-LOADS = {"src", "href", "srcset", "data", "action", "poster", "background", "xlink:href"}
+VOID_ELEMENTS = {"meta", "img", "br"}
+URL_ATTRIBUTES = {"src", "href", "srcset", "data", "action", "poster", "background", "xlink:href"}
 
 
 def run(folder: Path, data: str, **changes: Any) -> Path:
-    """Train a tiny run into the folder."""
+    """Train a tiny run in the folder."""
     train(recipe(data, **(QUICK | changes)), folder=folder)
     return folder
 
 
 def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs: int = 3, seed: int = 0) -> Path:
-    """A folder as a run leaves it, without the training: labels that are wrong in every third row."""
+    """Write the folder of a finished run without training; the given label of every third row is wrong."""
     random = np.random.default_rng(seed)
     run = recipe("gone.npz", method="cross-entropy", noise="none", epochs=epochs, warmup=0, seed=seed)
     files = RunFolder(folder)
@@ -45,8 +45,8 @@ def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs:
     writer.writerow(["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"])
     for k in range(rows):
         wrong = int(given[k] != true[k])
-        doubt = f"{0.5 * wrong + random.random() / 2:.6f}"
-        writer.writerow([k, str(k), classes[given[k]], classes[true[k]], "0.900000", wrong, doubt, ""])
+        suspicion = f"{0.5 * wrong + random.random() / 2:.6f}"
+        writer.writerow([k, str(k), classes[given[k]], classes[true[k]], "0.900000", wrong, suspicion, ""])
     files.write("labels.csv", text.getvalue())
     files.write_metrics(
         [
@@ -90,7 +90,7 @@ def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs:
 
 
 class Page(HTMLParser):
-    """A page taken apart: every element closed where it should be, nothing that is loaded from elsewhere, its text."""
+    """A parsed page. Asserts that elements are closed, nothing is loaded from elsewhere, and the page is below 5 MB."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -109,10 +109,10 @@ class Page(HTMLParser):
         for name, value in attrs:
             assert not name.startswith("on")
             assert name != "style"
-            if name in LOADS:
+            if name in URL_ATTRIBUTES:
                 assert value is not None
                 assert value.startswith(("data:image/png;base64,", "data:image/jpeg;base64,", "#")), value[:80]
-        if tag not in VOID:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -130,7 +130,7 @@ class Page(HTMLParser):
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
 
-    def pictures(self) -> list[str]:
+    def images(self) -> list[str]:
         return [str(attributes["src"]) for tag, attributes in self.elements if tag == "img"]
 
     def count(self, tag: str) -> int:

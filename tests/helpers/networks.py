@@ -1,4 +1,4 @@
-"""Small networks that between them use what classifiers are made of."""
+"""Small networks that cover the layers of common classifiers, and functions with missing derivatives."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ class Residual(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of 4x4, one encoder layer of PyTorch's own, mean over patches."""
+    """Patches of 4x4, one `nn.TransformerEncoderLayer`, mean over patches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +50,39 @@ def mlp() -> nn.Module:
 
 def smooth() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+
+
+class SquareWithoutForwardMode(torch.autograd.Function):
+    """x² without a forward-mode derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return 2 * ctx.saved_tensors[0] * upstream
+
+
+class SquareOnceDifferentiable(SquareWithoutForwardMode):
+    """x² without forward-mode and second derivatives."""
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream):
+        return 2 * ctx.saved_tensors[0] * upstream
+
+
+class FunctionNet(nn.Module):
+    """A custom autograd function between two linear layers."""
+
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(128, 4), nn.Linear(4, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function.apply(self.first(x.flatten(1))))
 
 
 NETWORKS = {"conv": conv, "dropout": dropout, "residual": residual, "mlp": mlp, "vit": ViT}

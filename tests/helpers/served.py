@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from metalabelnet.data import ReadOptions
 from metalabelnet.review import source as sources
-from metalabelnet.review.app import App
-from metalabelnet.review.source import Source
-from metalabelnet.review.store import Store
+from metalabelnet.review.app import ReviewApp
+from metalabelnet.review.source import ReviewSource
+from metalabelnet.review.store import ReviewStore
 
 HOST = "http://127.0.0.1:5000"
 TOKEN = "a-token-nobody-guesses"
@@ -19,8 +19,8 @@ TOKEN = "a-token-nobody-guesses"
 
 @dataclass
 class Served:
-    source: Source
-    store: Store
+    source: ReviewSource
+    store: ReviewStore
     client: TestClient  # one that has opened the address with the token
     stranger: TestClient  # one that has not
 
@@ -31,23 +31,23 @@ class Served:
         return self.client.post(address, data=fields, follow_redirects=False, headers={"Origin": HOST})
 
     def rows(self, condition: str = "1", *values: Any) -> list[Any]:
-        return self.store.read_options().execute(f"SELECT * FROM samples WHERE {condition}", values).fetchall()
+        return self.store.connection().execute(f"SELECT * FROM samples WHERE {condition}", values).fetchall()
 
     def row(self, n: int) -> Any:
         return self.rows("n = ?", n)[0]
 
-    def standing(self) -> dict[int, tuple[str, int | None]]:
-        asked = "SELECT n, kind, label FROM standing"
-        return {row["n"]: (row["kind"], row["label"]) for row in self.store.read_options().execute(asked)}
+    def current_verdicts(self) -> dict[int, tuple[str, int | None]]:
+        asked = "SELECT n, kind, label FROM current_verdicts"
+        return {row["n"]: (row["kind"], row["label"]) for row in self.store.connection().execute(asked)}
 
 
 def serve(
     where: str | Path, *, data: str | None = None, clean: str | None = None, db: Path | None = None, **read_options: str
 ) -> Served:
     source = sources.of(str(where), ReadOptions(**read_options), data=data, clean=clean)
-    store = Store(db or source.database)
+    store = ReviewStore(db or source.database)
     store.fill(source)
-    app = App(source, store).guarded(5000, TOKEN)
+    app = ReviewApp(source, store).guarded(5000, TOKEN)
     known, stranger = (TestClient(app, base_url=HOST) for _ in range(2))
     assert known.get(f"/?token={TOKEN}").status_code == 200
     return Served(source=source, store=store, client=known, stranger=stranger)

@@ -4,22 +4,22 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from metalabelnet.review.source import Sample
-from metalabelnet.review.store import Store
+from metalabelnet.review.source import SampleRow
+from metalabelnet.review.store import ReviewStore
 
 
 class Made:
     """Stands in for a source: so many samples of some classes, everything about them random."""
 
     def __init__(self, count: int, classes: int = 3, seed: int = 0) -> None:
-        self.count, self.fingerprint, self.numbered = count, f"{count} {classes} {seed}", False
+        self.count, self.fingerprint, self.ids_are_row_numbers = count, f"{count} {classes} {seed}", False
         self.classes = tuple("abcdefghij"[:classes])
         self.random, self.rows = random.Random(seed), []
         for k in range(count):
             given, label = self.random.randrange(-1, classes), self.random.randrange(classes)
             suspicion = -1.0 if given < 0 else round(self.random.random(), 2)  # with ties
             self.rows.append(
-                Sample(
+                SampleRow(
                     n=self.random.getrandbits(62),
                     position=k,
                     id=f"sample {k}",
@@ -29,21 +29,21 @@ class Made:
                     confidence=round(self.random.random(), 2),
                     suspect=int(suspicion > 0.6),
                     suspicion=suspicion,
-                    informative=round(self.random.random(), 3),
-                    checked=-1 if k % 10 else label,
-                    bars=f"[[{label}, 0.7]]",
+                    informativeness=round(self.random.random(), 3),
+                    clean_label=-1 if k % 10 else label,
+                    probabilities=f"[[{label}, 0.7]]",
                 )
             )
 
     def __len__(self) -> int:
         return self.count
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[SampleRow]:
         return iter(self.rows)
 
 
-def made_store(folder: Path, count: int = 60, **about: int) -> tuple[Store, Made]:
+def made_store(folder: Path, count: int = 60, **about: int) -> tuple[ReviewStore, Made]:
     source = Made(count, **about)
-    store = Store(folder / "review.sqlite")
+    store = ReviewStore(folder / "review.sqlite")
     store.fill(source)  # type: ignore[arg-type]
     return store, source

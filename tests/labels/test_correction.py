@@ -10,39 +10,41 @@ import pytest
 import torch
 from torch import Tensor
 
-from metalabelnet.core.calibration import calibrated
+from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
 from metalabelnet.labels import snapshots as history_module
-from metalabelnet.labels.correction import corrected, judge
+from metalabelnet.labels.correction import correct_labels, decide_labels
 from metalabelnet.labels.label_table import LabelTable
-from metalabelnet.labels.quality import auroc, average_precision, class_accuracy, label_quality
+from metalabelnet.labels.metrics import auroc, average_precision, class_accuracy
+from metalabelnet.labels.quality import label_quality
 from metalabelnet.labels.snapshots import (
-    Candidate,
+    LabelDistribution,
     Clean,
     Snapshots,
-    better,
-    by_heart,
-    candidate,
+    is_lower,
+    is_memorized,
+    calibrated_distribution,
     clean_labels,
     clean_logits,
-    expected_right,
+    expected_given_accuracy,
     given_probability,
 )
+from metalabelnet.methods import MethodTraits
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.build_method import build
+from metalabelnet.train.build_method import build_method
 from metalabelnet.train.prepare import prepare
-from tiny import CLASSES, samples, tiny_run, write_npz
+from tiny_data import CLASSES, table_samples, tiny_run, write_npz
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `small`
-from small import blobs, small_problem, small_run
+from small_runs import column_images, small_problem, small_run
 
 GIVEN = torch.tensor([0, 1, -1, 2])
 P = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]], dtype=torch.float64)
 
 
 def test_the_verdict_is_the_rule() -> None:
-    verdict = judge(P, GIVEN)
+    verdict = decide_labels(P, GIVEN)
     assert verdict.label.tolist() == [0, 0, 2, 0]
     assert verdict.confidence.tolist() == [0.7, 0.6, 0.8, 0.4]
     assert verdict.suspicion[[0, 1, 3]].tolist() == pytest.approx([0.3, 0.7, 0.75])
@@ -51,13 +53,13 @@ def test_the_verdict_is_the_rule() -> None:
 
 
 def test_suspects_are_the_most_suspicious_whatever_suspicion_is() -> None:
-    verdict = judge(P, GIVEN, torch.tensor([0.9, 0.2, 1.0, 0.4], dtype=torch.float64))
+    verdict = decide_labels(P, GIVEN, torch.tensor([0.9, 0.2, 1.0, 0.4], dtype=torch.float64))
     assert verdict.suspect.tolist() == [True, False, False, True]
     assert verdict.suspicion[:2].tolist() == [0.9, 0.2]
     assert verdict.suspicion[2].isnan()  # it has no label that could be wrong
     certain = torch.eye(3)[[0, 1, 2, 2]]
-    assert not judge(certain, GIVEN).suspect.any()
-    unlabeled = judge(P, torch.full((4,), -1))
+    assert not decide_labels(certain, GIVEN).suspect.any()
+    unlabeled = decide_labels(P, torch.full((4,), -1))
     assert not unlabeled.suspect.any()
 
 
@@ -65,7 +67,7 @@ class Said:
     """A method whose classifier says what it is told, an epoch after the other."""
 
     clean_from = 0  # so that the held-out rows alone decide
-    reads_given = False  # so that no last layer is fitted
+    traits = MethodTraits(summary="a script", reference="–", reads_given=False)  # so that no last layer is fitted
 
     def __init__(self) -> None:
         self.now = torch.empty(0)
@@ -75,21 +77,21 @@ class Said:
 
 
 def snapshots(snapshots: int, *epochs: Tensor) -> Snapshots:
-    rows = blobs(12, seed=0)
-    problem = Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0)
+    rows = column_images(12, seed=0)
+    problem = Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0, holds_out=False)
     history, method = Snapshots(snapshots, len(epochs)), Said()
     for epoch, logits in enumerate(epochs):
         method.now = logits
-        if history.due(epoch):
-            history.look(method, problem, epoch)  # type: ignore[arg-type]
+        if history.is_due(epoch):
+            history.add_epoch(method, problem, epoch)  # type: ignore[arg-type]
     return history
 
 
-def opinions(sharpness: float, seed: int, wrong: int = 0) -> Tensor:
+def opinions(suspicion_scale: float, seed: int, wrong: int = 0) -> Tensor:
     """Logits of twelve blobs, whose class is i mod 3, with so many of them wrong."""
     said = torch.where(torch.arange(12) < wrong, (TRUE + 1) % 3, TRUE)
     noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return sharpness * torch.nn.functional.one_hot(said, 3) + noise
+    return suspicion_scale * torch.nn.functional.one_hot(said, 3) + noise
 
 
 TRUE = torch.arange(12) % 3
@@ -116,10 +118,10 @@ def test_better_is_by_more_than_two_standard_errors() -> None:
     d = torch.tensor([1.0, -1.0] * 50, dtype=torch.float64)
     than = torch.full((100,), 7.0, dtype=torch.float64)
     for spread, expected in ((4.9, True), (5.1, False)):  # 2 · 5 · √(100/99)/10 = 1.005
-        assert better(than - 1 + spread * d, than) is expected
-        assert better(than - 1 + 2 * spread * d, than, 1) is expected
-    assert not better(than, than)
-    assert better(than[:1] - 0.1, than[:1])
+        assert is_lower(than - 1 + spread * d, than) is expected
+        assert is_lower(than - 1 + 2 * spread * d, than, 1) is expected
+    assert not is_lower(than, than)
+    assert is_lower(than[:1] - 0.1, than[:1])
 
 
 def test_suspicion_is_the_product_of_the_formula() -> None:
@@ -127,12 +129,12 @@ def test_suspicion_is_the_product_of_the_formula() -> None:
     losses, p_y = [], []
     for E in range(5):
         log_mean = mean_of(*EPOCHS[: E + 1]).log()
-        t, loss = calibrated(log_mean, TRUE)
+        t, loss = fit_temperature(log_mean, TRUE)
         losses.append(loss)
         p_y.append((log_mean / t).softmax(1)[range(12), TRUE])
     w = [math.exp(-math.sqrt(12) * (loss - min(losses))) for loss in losses]
     expected = 1 - math.prod(p ** (weight / sum(w)) for weight, p in zip(w, p_y, strict=True))
-    _, suspicion = corrected(snapshots(5, *EPOCHS), alone(EPOCHS[4]), TRUE)
+    _, suspicion = correct_labels(snapshots(5, *EPOCHS), alone(EPOCHS[4]), TRUE)
     torch.testing.assert_close(suspicion, expected)
 
 
@@ -142,7 +144,7 @@ def test_many_clean_samples_tell_means_apart_more_sharply() -> None:
         history = Snapshots(2, 2)
         assert history.suspicion() is None
         for loss, p_y in ((1.0, 0.2), (1.1, 0.6)):
-            history.believe(torch.tensor([p_y]).double(), torch.full((n,), loss, dtype=torch.float64))
+            history.add_given_probability(torch.tensor([p_y]).double(), torch.full((n,), loss, dtype=torch.float64))
         assert float(history.suspicion()) == pytest.approx(1 - (0.2 * 0.6**weight) ** (1 / (1 + weight)))
 
 
@@ -150,14 +152,14 @@ def test_doubt_outlives_a_label_learned_by_heart() -> None:
     """Once all labels are learned, the one that was doubted more before is still the more suspicious, and clearly."""
     history = Snapshots(2, 2)
     for p_y in ([0.0001, 0.01, 0.9], [0.999, 0.998, 0.999]):
-        history.believe(torch.tensor(p_y).double(), torch.ones(25).double())
+        history.add_given_probability(torch.tensor(p_y).double(), torch.ones(25).double())
     assert history.suspicion().tolist() == pytest.approx([0.99, 0.9, 0.052], abs=1e-3)  # 1 − the root of the product
 
 
 def test_a_probability_that_was_lost_is_no_more_than_doubt() -> None:
     history = Snapshots(2, 2)
     for p_y in ([0.0, 0.5], [1.0, 0.5]):
-        history.believe(torch.tensor(p_y), torch.ones(25).double())
+        history.add_given_probability(torch.tensor(p_y), torch.ones(25).double())
     suspicion = history.suspicion()
     assert suspicion.isfinite().all()
     assert suspicion.tolist() == pytest.approx([1 - 1e-6, 0.5])
@@ -169,29 +171,29 @@ def test_suspicion_goes_on_from_what_was_saved() -> None:
     snapshots = [(torch.rand(12, generator=g), torch.full((25,), loss).double()) for loss in (1.0, 0.8, 0.7, 0.75)]
     whole, before, after = Snapshots(4, 4), Snapshots(4, 4), Snapshots(4, 4)
     for look in snapshots:
-        whole.believe(*look)
+        whole.add_given_probability(*look)
     for look in snapshots[:2]:
-        before.believe(*look)
+        before.add_given_probability(*look)
     after.load_state(before.state())
     for look in snapshots[2:]:
-        after.believe(*look)
+        after.add_given_probability(*look)
     assert torch.equal(after.suspicion(), whole.suspicion())
     assert not torch.equal(after.suspicion(), before.suspicion())
 
 
-def alone(logits: Tensor) -> Candidate:
-    return candidate(logits, logits, TRUE, (7, 7))
+def alone(logits: Tensor) -> LabelDistribution:
+    return calibrated_distribution(logits, logits, TRUE, (7, 7))
 
 
 def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
     history = snapshots(2, opinions(0.1, 0, wrong=6), opinions(0.1, 1, wrong=6))
     assert history.best is not None
     good, bad = opinions(6, 2), opinions(0.1, 3, wrong=9)
-    found, _ = corrected(history, alone(good), TRUE)
+    found, _ = correct_labels(history, alone(good), TRUE)
     assert found.epochs == (7, 7)
     torch.testing.assert_close(found.p, (good / found.temperature).softmax(1))
-    assert corrected(history, alone(bad), TRUE)[0] is history.best
-    found, suspicion = corrected(Snapshots(0, 9), alone(bad), TRUE)
+    assert correct_labels(history, alone(bad), TRUE)[0] is history.best
+    found, suspicion = correct_labels(Snapshots(0, 9), alone(bad), TRUE)
     assert found.epochs == (7, 7)
     torch.testing.assert_close(suspicion, 1 - found.p[range(12), TRUE])
 
@@ -209,21 +211,21 @@ def test_the_selected_epoch_alone_wins_where_it_is_better() -> None:
 def test_clean_rows_are_evidence_until_their_labels_are_learned(method: str, rows: list[int], tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), method)
     problem = prepare(run)
-    made = build(run, problem)
+    made = build_method(run, problem)
     paper = prepare(tiny_run(tmp_path / "tiny.npz", method, protocol="paper"))
     for epoch, expected in enumerate(rows):
         assert len(clean_labels(made, problem, epoch).true) == expected
-        assert len(clean_labels(build(run, paper), paper, epoch).true) == 18
+        assert len(clean_labels(build_method(run, paper), paper, epoch).true) == 18
     logits, true = clean_logits(made, problem)  # of any epoch
     assert len(logits) == len(true) == rows[-1]
     assert torch.equal(logits[:4], made.logits(problem.validation.x))
-    assert len(clean_logits(build(run, paper), paper)[0]) == 18
+    assert len(clean_logits(build_method(run, paper), paper)[0]) == 18
 
 
 @pytest.mark.parametrize(("snapshots", "epochs"), [(30, 30), (30, 120), (7, 120), (1, 5), (0, 9), (50, 3)])
 def test_looks_are_spread_over_the_run(snapshots: int, epochs: int) -> None:
     history = Snapshots(snapshots, epochs)
-    due = [epoch for epoch in range(epochs) if history.due(epoch)]
+    due = [epoch for epoch in range(epochs) if history.is_due(epoch)]
     assert len(due) == min(snapshots, epochs)
     if due:
         assert due[-1] == epochs - 1
@@ -244,7 +246,7 @@ def test_a_run_takes_the_better_and_says_which(tmp_path: Path) -> None:
     assert result.summary["right_after"] == pytest.approx(
         100
         * float(
-            (result.labels.verdict().label == result.labels.rows.true)[result.labels.rows.given >= 0].float().mean()
+            (result.labels.decisions().label == result.labels.rows.true)[result.labels.rows.given >= 0].float().mean()
         )
     )
 
@@ -256,7 +258,7 @@ def test_looking_changes_nothing_but_the_labels(tmp_path: Path) -> None:
     for name, value in with_looks.summary.items():
         if name not in own:
             assert value == without.summary[name], name
-    for one, other in zip(with_looks.method.model().values(), without.method.model().values(), strict=True):
+    for one, other in zip(with_looks.method.model_state_dict().values(), without.method.model_state_dict().values(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -303,7 +305,7 @@ def test_label_quality_counts_labeled_rows_with_a_truth() -> None:
 
 
 def test_the_summary_has_the_classes_by_name(tmp_path: Path) -> None:
-    x, y = samples(30, seed=1)
+    x, y = table_samples(30, seed=1)
     summary = train(tiny_run(write_npz(tmp_path / "tiny.npz", x_test=x, y_test=y))).summary
     assert list(summary["class_accuracy"]) == list(CLASSES)
     assert sum(summary["class_accuracy"].values()) / 3 == pytest.approx(summary["test_accuracy"])  # ten of each
@@ -331,15 +333,15 @@ def test_the_given_label_counts_where_clean_samples_show_its_worth(kind: str, co
     p, true, given = with_labels(kind)
     half = len(p) // 2
     history = Snapshots(1, 1)
-    history.fit = history.best = candidate(p[:half].log(), p[half:].log(), true[half:], (0, 0))._replace(refitted=True)
-    history.believe(given_probability(history.best.p, given[:half]), history.best.losses)
+    history.fit = history.best = calibrated_distribution(p[:half].log(), p[half:].log(), true[half:], (0, 0))._replace(refitted=True)
+    history.add_given_probability(given_probability(history.best.p, given[:half]), history.best.losses)
     nobody = torch.full((half,), -1)
     clean = Clean(true[half:], torch.where(torch.arange(half) < count, given[half:], nobody))
-    bad = candidate(torch.zeros(half, 3), torch.zeros(half, 3), true[half:], (0, 0))
-    found, suspicion = corrected(history, bad, given[:half], clean)
+    bad = calibrated_distribution(torch.zeros(half, 3), torch.zeros(half, 3), true[half:], (0, 0))
+    found, suspicion = correct_labels(history, bad, given[:half], clean)
     assert found.given is taken
-    assert found.about()["given"] is taken
-    torch.testing.assert_close(suspicion, corrected(history, bad, given[:half])[1])
+    assert found.provenance()["given"] is taken
+    torch.testing.assert_close(suspicion, correct_labels(history, bad, given[:half])[1])
     if taken:
         right = [float((x.argmax(1) == true[:half]).double().mean()) for x in (history.best.p, found.p)]
         assert right[1] > right[0] + 0.1
@@ -357,17 +359,17 @@ def test_the_given_label_counts_where_p_is_as_good_by_it_as_on_clean_samples(
     """No clean sample carries a given label, so that p alone can be asked."""
     p, true, given = with_labels(kind, n=6000)
     trained, checked = slice(0, 4000), slice(4000, 4000 + cleans)
-    best = candidate(p[trained].log(), p[checked].log(), true[checked], (0, 0))
+    best = calibrated_distribution(p[trained].log(), p[checked].log(), true[checked], (0, 0))
     history = Snapshots(1, 1)
     history.best = best
-    history.believe(given_probability(best.p, given[trained]), best.losses)
-    bad = candidate(torch.zeros(4000, 3), torch.zeros(cleans, 3), true[checked], (0, 0))
+    history.add_given_probability(given_probability(best.p, given[trained]), best.losses)
+    bad = calibrated_distribution(torch.zeros(4000, 3), torch.zeros(cleans, 3), true[checked], (0, 0))
     clean = Clean(true[checked], torch.full((cleans,), -1))
-    found, _ = corrected(history, bad, given[trained], clean)
+    found, _ = correct_labels(history, bad, given[trained], clean)
     assert found.given is taken
-    assert corrected(history, bad, given[trained])[0] is best  # nobody can be trusted: p as it is
+    assert correct_labels(history, bad, given[trained])[0] is best  # nobody can be trusted: p as it is
     unlabeled = torch.full((4000,), -1)
-    assert corrected(history, bad, unlabeled, clean)[0] is best
+    assert correct_labels(history, bad, unlabeled, clean)[0] is best
     if taken:
         right = [float((x == true[trained]).double().mean()) for x in (best.p.argmax(1), found.p.argmax(1))]
         assert right[1] > right[0] + 0.1
@@ -381,24 +383,24 @@ def test_a_mean_that_has_learned_labels_is_not_multiplied_by_them() -> None:
     """Without a fitted last layer the given label has no part, whatever clean samples show."""
     p, true, given = with_labels("chance")
     history = Snapshots(1, 1)
-    history.best = candidate(p.log(), p.log(), true, (0, 0))
-    history.believe(given_probability(history.best.p, given), history.best.losses)
-    bad = candidate(torch.zeros(len(p), 3), torch.zeros(len(p), 3), true, (0, 0))
-    assert corrected(history, bad, given, Clean(true, given))[0] is history.best
+    history.best = calibrated_distribution(p.log(), p.log(), true, (0, 0))
+    history.add_given_probability(given_probability(history.best.p, given), history.best.losses)
+    bad = calibrated_distribution(torch.zeros(len(p), 3), torch.zeros(len(p), 3), true, (0, 0))
+    assert correct_labels(history, bad, given, Clean(true, given))[0] is history.best
 
 
 @pytest.mark.parametrize(("checked", "trusted", "kept"), [(40, True, True), (20, True, False), (40, False, False)])
 def test_the_fit_is_kept_only_where_it_can_be_asked_again(checked: int, trusted: bool, kept: bool) -> None:
     """It is as large as the label table, and every checkpoint has it."""
-    clean = blobs(40, seed=1)
-    clean = clean.with_given(torch.where(torch.arange(40) < checked, clean.given, -1))
+    clean = column_images(40, seed=1)
+    clean = clean.with_given_labels(torch.where(torch.arange(40) < checked, clean.given, -1))
     problem = dataclasses.replace(small_problem(), clean=clean, trusted=trusted)
     problem = dataclasses.replace(
-        problem, validation=problem.validation.with_given(torch.full_like(problem.validation.given, -1))
+        problem, validation=problem.validation.with_given_labels(torch.full_like(problem.validation.given, -1))
     )
-    method = build(small_run("metalabelnet"), problem)
+    method = build_method(small_run("metalabelnet"), problem)
     history = Snapshots(1, 1)
-    history.look(method, problem, 0)
+    history.add_epoch(method, problem, 0)
     assert history.best is not None
     assert (history.fit is not None) is kept
     assert (history.state()["fit"] is not None) is kept
@@ -408,29 +410,29 @@ def test_how_many_given_labels_are_right_is_told_without_the_truth(monkeypatch: 
     p, true, given = with_labels("chance", n=3000)
     share = float((given == true).double().mean())
     error = math.sqrt(share * (1 - share) / 3000)
-    right = expected_right(p, given)
+    right = expected_given_accuracy(p, given)
     assert abs(right - share) < 4 * error
     part = torch.cat([given, torch.full_like(given, -1)])
-    assert expected_right(torch.cat([p, p]), part) == right  # a sample without a label has none that could be right
+    assert expected_given_accuracy(torch.cat([p, p]), part) == right  # a sample without a label has none that could be right
     monkeypatch.setattr(history_module, "ENOUGH", 2100)  # every fifth row of three probabilities
-    assert 0 < abs(expected_right(p, given) - right) < 4 * math.sqrt(5) * error
+    assert 0 < abs(expected_given_accuracy(p, given) - right) < 4 * math.sqrt(5) * error
 
 
 def test_labels_learned_by_heart_show_on_training_samples() -> None:
     p, true, given = with_labels("chance")
-    right = expected_right(p, given)
+    right = expected_given_accuracy(p, given)
     learned = torch.nn.functional.one_hot(given, 3).double()
-    assert by_heart(learned, given, right)
-    assert not by_heart(p, given, right)
-    assert not by_heart(torch.nn.functional.one_hot((true + (p.max(1).values < 0.5)) % 3, 3), given, right)
+    assert is_memorized(learned, given, right)
+    assert not is_memorized(p, given, right)
+    assert not is_memorized(torch.nn.functional.one_hot((true + (p.max(1).values < 0.5)) % 3, 3), given, right)
     some = torch.where(torch.arange(len(given)) < 100, given, -1)
-    assert by_heart(learned, some, 0.99)
-    assert not by_heart(learned, some, 1.0)
+    assert is_memorized(learned, some, 0.99)
+    assert not is_memorized(learned, some, 1.0)
 
 
-def of_losses(losses: Tensor, label: Tensor) -> Candidate:
+def of_losses(losses: Tensor, label: Tensor) -> LabelDistribution:
     p = torch.nn.functional.one_hot(label, 3).double()
-    return Candidate(p, (0, 5), 1.0, p, losses)
+    return LabelDistribution(p, (0, 5), 1.0, p, losses)
 
 
 @pytest.mark.parametrize(
@@ -453,24 +455,24 @@ def test_a_classifier_with_labels_by_heart_needs_the_clearer_evidence(
     history = Snapshots(2, 2)
     history.best = of_losses(torch.full((12,), 3.0).double(), TRUE)
     history.right = right
-    history.believe(given_probability(history.best.p, given), history.best.losses)
+    history.add_given_probability(given_probability(history.best.p, given), history.best.losses)
     selected = of_losses(3 - gain, given if heart else TRUE)
-    assert (corrected(history, selected, given)[0] is selected) is taken
+    assert (correct_labels(history, selected, given)[0] is selected) is taken
     resumed = Snapshots(2, 2)
     resumed.load_state(history.state())
-    found = corrected(resumed, selected, given)[0]
+    found = correct_labels(resumed, selected, given)[0]
     assert (found is selected) is taken
 
 
 @pytest.mark.parametrize(("right", "epochs"), [(1.0, (0, 1)), (0.0, (0, 0))])
 def test_a_mean_is_held_to_the_same(right: float, epochs: tuple[int, int]) -> None:
     """The second of these is better by 1.5 standard errors; with no given label right, all that agree are by heart."""
-    rows = blobs(12, seed=0)
-    problem = Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0)
+    rows = column_images(12, seed=0)
+    problem = Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0, holds_out=False)
     history, method = Snapshots(2, 2), Said()
     for epoch, logits in enumerate((opinions(3, 1, wrong=3), opinions(3, 6, wrong=1))):
         method.now = logits
-        history.look(method, problem, epoch)  # type: ignore[arg-type]
+        history.add_epoch(method, problem, epoch)  # type: ignore[arg-type]
         history.right = right
     assert history.best is not None
     assert history.best.epochs == epochs
@@ -479,6 +481,6 @@ def test_a_mean_is_held_to_the_same(right: float, epochs: tuple[int, int]) -> No
 def test_a_run_asks_how_many_labels_are_right() -> None:
     problem = small_problem()
     history = Snapshots(1, 1)
-    history.look(build(small_run("metalabelnet"), problem), problem, 0)
+    history.add_epoch(build_method(small_run("metalabelnet"), problem), problem, 0)
     assert history.right is not None
     assert 0 < history.right <= 1

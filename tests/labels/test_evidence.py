@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data.problem import Problem
-from metalabelnet.labels.correction import corrected
-from metalabelnet.labels.snapshots import Candidate, Clean, Snapshots, candidate, given_probability
+from metalabelnet.labels.correction import correct_labels
+from metalabelnet.labels.snapshots import LabelDistribution, Clean, Snapshots, calibrated_distribution, given_probability
 from metalabelnet.methods import METHODS
-from metalabelnet.train import Stopped, train
-from metalabelnet.train.build_method import build
-from tiny import outcome, samples, tiny_run, write_npz
+from metalabelnet.train import RunStopped, train
+from metalabelnet.train.build_method import build_method
+from tiny_data import run_outputs, table_samples, tiny_run, write_npz
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `small`
-from small import Walk, blobs, small_problem, small_run
+from small_runs import StepRunner, column_images, small_problem, small_run
 
-FOLLOWS = [name for name in METHODS if build(small_run(name), small_problem()).clean_from is not None]
+FOLLOWS = [name for name in METHODS if build_method(small_run(name), small_problem()).clean_from is not None]
 
 
 def test_these_follow_the_clean_labels() -> None:
@@ -32,7 +32,7 @@ def many_clean(count: int) -> Problem:
     """None of them with a given label."""
     problem = small_problem()
     clean, select = (
-        rows.with_given(torch.full((len(rows),), -1)) for rows in (blobs(count, seed=1), problem.validation)
+        rows.with_given_labels(torch.full((len(rows),), -1)) for rows in (column_images(count, seed=1), problem.validation)
     )
     return dataclasses.replace(problem, clean=clean, validation=select)
 
@@ -42,11 +42,11 @@ def test_weights_follow_clean_labels_from_the_epoch_that_is_said(name: str) -> N
     """With other clean labels the classifier says the same to the bit, until that epoch is over."""
     problem = small_problem()
     other = dataclasses.replace(problem.clean, true=(problem.clean.true + 1) % 3)
-    walks = [Walk(small_run(name), dataclasses.replace(problem, clean=rows)) for rows in (problem.clean, other)]
+    walks = [StepRunner(small_run(name), dataclasses.replace(problem, clean=rows)) for rows in (problem.clean, other)]
     said = []
     for epoch in range(4):
         for walk in walks:
-            walk.go(4)
+            walk.advance(4)
             assert walk.epoch == epoch or walk.step == 0
         said.append(torch.equal(*(walk.method.logits(problem.test.x) for walk in walks)))
     first = walks[0].method.clean_from
@@ -59,9 +59,9 @@ def test_comparisons_and_suspicion_are_by_the_rows_of_any_epoch() -> None:
     problem = many_clean(4000)
     histories = []
     for first in (0, 1):
-        history, method = Snapshots(6, 6), build(small_run("metalabelnet-plus"), problem)
+        history, method = Snapshots(6, 6), build_method(small_run("metalabelnet-plus"), problem)
         method.clean_from = first
-        history.look(method, problem, 0)
+        history.add_epoch(method, problem, 0)
         histories.append(history)
     held_out, every = histories
     assert held_out.best is not None
@@ -78,7 +78,7 @@ def test_comparisons_and_suspicion_are_by_the_rows_of_any_epoch() -> None:
 
 def test_one_that_was_asked_about_fewer_has_the_first() -> None:
     clean = Clean(torch.arange(6), torch.arange(6) - 1)
-    found = candidate(torch.zeros(2, 6), torch.zeros(3, 6), torch.arange(3), (0, 0))
+    found = calibrated_distribution(torch.zeros(2, 6), torch.zeros(3, 6), torch.arange(3), (0, 0))
     assert clean.asked(found).true.tolist() == [0, 1, 2]
     assert clean.asked(found).labeled.tolist() == [False, True, True]
 
@@ -86,7 +86,7 @@ def test_one_that_was_asked_about_fewer_has_the_first() -> None:
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3,500 rows, one in six of the wrong class by its sample; 1,500 become the clean set, 300 of them held out."""
-    x, y = samples(3500, seed=1)
+    x, y = table_samples(3500, seed=1)
     x = x + 0.9 * np.random.default_rng(10).normal(size=x.shape).astype(np.float32)
     return write_npz(tmp_path_factory.mktemp("data") / "many.npz", x_train=x, y_train=y)
 
@@ -108,8 +108,8 @@ def test_the_first_look_finds_out_what_a_given_label_is_worth(method: str, many:
     assert summary["right_after"] > 92
 
 
-def made(p: Tensor, said: Tensor, true: Tensor, *, refitted: bool = False) -> Candidate:
-    return candidate(p.log(), said.log(), true, (0, 0))._replace(refitted=refitted)
+def made(p: Tensor, said: Tensor, true: Tensor, *, refitted: bool = False) -> LabelDistribution:
+    return calibrated_distribution(p.log(), said.log(), true, (0, 0))._replace(refitted=refitted)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_the_first_look_vouches_for_a_later_one(wrong: str, learned: bool, taken
     history = Snapshots(1, 1)
     history.fit = made(p[trained], p[checked], true[checked], refitted=True)
     history.best = made(later, p[held_out], true[held_out])
-    history.believe(given_probability(history.best.p, given[trained]), history.best.losses)
-    bad = candidate(torch.zeros(4000, 3), torch.zeros(60, 3), true[held_out], (0, 0))
+    history.add_given_probability(given_probability(history.best.p, given[trained]), history.best.losses)
+    bad = calibrated_distribution(torch.zeros(4000, 3), torch.zeros(60, 3), true[held_out], (0, 0))
     clean = Clean(true[checked], torch.full((2000,), -1))
-    found, _ = corrected(history, bad, given[trained], clean)
+    found, _ = correct_labels(history, bad, given[trained], clean)
     assert found.given is taken
     history.fit = None
-    assert corrected(history, bad, given[trained], clean)[0] is history.best
+    assert correct_labels(history, bad, given[trained], clean)[0] is history.best
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_first_look_is_kept_where_later_ones_have_fewer_rows(name: str, kept
     for count, tells in ((4000, kept), (12, False)):
         problem = many_clean(count)
         history = Snapshots(6, 6)
-        history.look(build(small_run(name), problem), problem, 0)
+        history.add_epoch(build_method(small_run(name), problem), problem, 0)
         assert (history.state()["fit"] is not None) is tells
 
 
@@ -161,8 +161,8 @@ def test_bayes_rule_is_held_to_the_rows_of_the_one_it_is_compared_with() -> None
         history = Snapshots(1, 1)
         history.fit = made(p[:400], p[400:last], true[400:last], refitted=True)
         history.best = made(torch.ones(400, 3), torch.ones(100, 3), true[400:500])
-        history.believe(given_probability(history.best.p, given[:400]), history.best.losses)
-        found, _ = corrected(history, history.best, given[:400], Clean(true[400:], given[400:]))
+        history.add_given_probability(given_probability(history.best.p, given[:400]), history.best.losses)
+        found, _ = correct_labels(history, history.best, given[:400], Clean(true[400:], given[400:]))
         assert found.given
         assert len(found.losses) == 100
         results.append((history.fit.temperature, found))
@@ -183,7 +183,7 @@ def test_resumed_it_asks_the_same_rows(steps: int, tmp_path: Path) -> None:
         left[0] -= 1
         return left[0] == 0
 
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=tmp_path / "run", stop=stop)
     train(run, folder=tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert run_outputs(tmp_path / "run") == run_outputs(tmp_path / "whole")

@@ -14,10 +14,10 @@ from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.inference.relabel import relabel
 from metalabelnet.labels.label_table import LabelTable, decimals
-from metalabelnet.labels.metrics import logits_of
+from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.train import RunFolder, train
 from metalabelnet.train.prepare import prepare
-from tiny import CLASSES, samples, tiny_run, write_npz
+from tiny_data import CLASSES, table_samples, tiny_run, write_npz
 
 FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]
 
@@ -48,7 +48,7 @@ def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
     assert sum(row["given"] == "" for row in table) == 14
 
     t = RunFolder(tmp_path / "run").temperature()
-    p = (logits_of(result.method, rows.x) / t).softmax(1)
+    p = (predict_logits(result.method, rows.x) / t).softmax(1)
     assert [row["label"] for row in table] == [CLASSES[i] for i in p.argmax(1).tolist()]
     shown = torch.tensor([[float(row[f"p_{name}"]) for name in CLASSES] for row in table])
     torch.testing.assert_close(shown, p, rtol=0, atol=1e-6)
@@ -135,7 +135,7 @@ def test_beyond_fifty_classes_the_table_has_the_five_best(count: int) -> None:
 
 
 def test_a_run_with_many_classes_leaves_all_probabilities(tmp_path: Path) -> None:
-    x, y = samples(240, seed=0, classes=60)
+    x, y = table_samples(240, seed=0, classes=60)
     file = write_npz(tmp_path / "many.npz", x_train=x, y_train=y, x_test=None, y_test=None, classes=None)
     run = tiny_run(file, clean=120, noise="none", epochs=2, warmup=1, unlabeled=0)
     result = train(run, folder=tmp_path / "run")
@@ -152,7 +152,7 @@ def test_a_run_with_many_classes_leaves_all_probabilities(tmp_path: Path) -> Non
 
 def test_new_data_is_labeled_by_the_model(folder: Path, tmp_path: Path) -> None:
     """The training rows given as new data get the labels they had; unlabeled rows and other ones get some too."""
-    y = samples(80, seed=0)[1]
+    y = table_samples(80, seed=0)[1]
     new = write_npz(tmp_path / "new.npz", y_train=np.where(np.arange(80) < 9, -1, y), x_test=None, y_test=None)
     table = read(relabel(folder, str(new)).to_csv())
     assert len(table) == 80
@@ -161,12 +161,12 @@ def test_new_data_is_labeled_by_the_model(folder: Path, tmp_path: Path) -> None:
     for i, row in known.items():
         assert table[i]["label"] == row["label"]
         assert float(table[i]["confidence"]) == pytest.approx(float(row["confidence"]), abs=2e-6)
-    unseen = write_npz(tmp_path / "unseen.npz", x_train=samples(9, seed=4)[0], y_train=samples(9, seed=4)[1])
+    unseen = write_npz(tmp_path / "unseen.npz", x_train=table_samples(9, seed=4)[0], y_train=table_samples(9, seed=4)[1])
     assert np.mean([row["label"] == row["given"] for row in read(relabel(folder, str(unseen)).to_csv())]) > 0.5
 
 
 def test_new_data_needs_no_labels(folder: Path, tmp_path: Path) -> None:
-    x, _ = samples(20, seed=9)
+    x, _ = table_samples(20, seed=9)
     new = write_npz(tmp_path / "new.npz", x_train=x, y_train=None, x_test=None, y_test=None, classes=None)
     table = read(relabel(folder, str(new)).to_csv())
     assert len(table) == 20

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from metalabelnet.core.loo_ridge import Moments
+from metalabelnet.core.loo_ridge import RidgeMoments
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor
 from metalabelnet.labels import loo_refit as module
-from metalabelnet.labels.loo_refit import refitted
+from metalabelnet.labels.loo_refit import loo_logits
 from metalabelnet.methods import METHODS
-from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.train import train
-from metalabelnet.train.build_method import build
+from metalabelnet.train.build_method import build_method
 from metalabelnet.train.prepare import prepare
-from small import Walk, small_problem, small_run
-from tiny import samples, tiny_run, write_npz
+from small_runs import StepRunner, small_problem, small_run
+from tiny_data import table_samples, tiny_run, write_npz
 
 
 @pytest.mark.parametrize("chunk", [7, 1024])
@@ -30,17 +30,17 @@ def test_it_is_the_fit_to_the_features_of_the_last_layer(
     monkeypatch.setattr("metalabelnet.data.disk_tensor.CHUNK", chunk)
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
-    method = build(run, problem, None)
+    method = build_method(run, problem, None)
     method.net.train()
     before = {name: tensor.clone() for name, tensor in method.net.state_dict().items()}
-    found = refitted(method, problem.train, (problem.validation, problem.clean))
+    found = loo_logits(method, problem.train, (problem.validation, problem.clean))
     assert found is not None
     assert method.net.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in method.net.state_dict().items())
     assert not any(part._forward_pre_hooks for part in method.net.modules())
     x = to_input(problem.train.x, torch.float32)
-    g = Extractor(method.net, find_head(method.net, x[:2], 3))
-    moments = Moments(g.width, 3, x.device)
+    g = FeatureExtractor(method.net, find_head(method.net, x[:2], 3))
+    moments = RidgeMoments(g.width, 3, x.device)
     moments.add(g(x), problem.train.given)
     head = moments.fit()
     torch.testing.assert_close(found[0], head.logits(g(x), problem.train.given))
@@ -53,10 +53,10 @@ def test_rows_are_passed_through_the_network_once_where_their_features_can_be_ke
 ) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
-    method, n, m = build(run, problem, None), len(problem.train), len(problem.validation)
+    method, n, m = build_method(run, problem, None), len(problem.train), len(problem.validation)
     passed: list[int] = []
     method.net.register_forward_pre_hook(lambda _net, inputs: passed.append(len(inputs[0])))
-    once = refitted(method, problem.train, (problem.validation,))
+    once = loo_logits(method, problem.train, (problem.validation,))
     looked_for_the_head = passed[:-2]
     assert passed[-2:] == [n, m]
     stored = DiskTensor.empty(n, problem.shape, problem.train.x.dtype, tmp_path)
@@ -66,7 +66,7 @@ def test_rows_are_passed_through_the_network_once_where_their_features_can_be_ke
     for train_rows, kept in ((on_disk, module.KEPT), (problem.train, 0)):
         passed.clear()
         monkeypatch.setattr(module, "KEPT", kept)
-        twice = refitted(method, train_rows, (problem.validation,))
+        twice = loo_logits(method, train_rows, (problem.validation,))
         assert passed == [*looked_for_the_head, n, n, m]
         assert twice is not None
         assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
@@ -76,8 +76,8 @@ def test_rows_are_passed_through_the_network_once_where_their_features_can_be_ke
 def test_every_method_that_reads_given_labels_has_it(name: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), name)
     problem = prepare(run)
-    found = refitted(build(run, problem, None), problem.train, (problem.validation,))
-    assert (found is not None) == METHODS[name].reads_given
+    found = loo_logits(build_method(run, problem, None), problem.train, (problem.validation,))
+    assert (found is not None) == METHODS[name].traits.reads_given
     if found is not None:
         assert found[0].shape == (len(problem.train), 3)
         assert torch.isfinite(found[0]).all()
@@ -96,10 +96,10 @@ class NoHead(nn.Module):
 def test_without_a_last_layer_there_are_the_means_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), "cross-entropy")
     problem = prepare(run)
-    assert refitted(build(run, problem, NoHead()), problem.train, (problem.validation,)) is None
+    assert loo_logits(build_method(run, problem, NoHead()), problem.train, (problem.validation,)) is None
     assert train(run, net=NoHead()).labels.suspicion is not None
     monkeypatch.setattr(module, "WIDEST", 1)
-    assert refitted(build(run, problem, None), problem.train, (problem.validation,)) is None
+    assert loo_logits(build_method(run, problem, None), problem.train, (problem.validation,)) is None
 
 
 @pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
@@ -107,7 +107,7 @@ def test_a_network_that_learns_labels_by_heart_is_not_believed(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 columns of noise to tell 160 rows apart by: the network ends with the given label of nearly every one."""
-    x, y = samples(260, seed=3)
+    x, y = table_samples(260, seed=3)
     x = np.concatenate([x, np.random.default_rng(0).normal(size=(260, 40)).astype(np.float32)], 1)
     file = write_npz(tmp_path / "wide.npz", x_train=x[:220], y_train=y[:220], x_test=x[220:], y_test=y[220:])
     changes = {"noise": "uniform:0.3", "clean": 60, "unlabeled": 0, "epochs": 30, "warmup": 15, "lr_milestones": (15,)}
@@ -125,14 +125,14 @@ def test_a_network_that_learns_labels_by_heart_is_not_believed(
 
 @pytest.mark.parametrize(("name", "settings"), [("co-teaching", {}), ("forward", {"transition": "estimated"})])
 def test_while_others_estimate_it_is_of_one_of_them(name: str, settings: dict[str, str]) -> None:
-    walk = Walk(small_run(name, settings=settings), small_problem()).go(1)
+    walk = StepRunner(small_run(name, settings=settings), small_problem()).advance(1)
     method, train = walk.method, walk.problem.train
-    assert method.halves is not None
-    before = refitted(method, train, (walk.problem.validation,))
+    assert method.cross_fit is not None
+    before = loo_logits(method, train, (walk.problem.validation,))
     with torch.no_grad():
         for weight in method.net.parameters():
             weight.fill_(0.0)
-    after = refitted(method, train, (walk.problem.validation,))
+    after = loo_logits(method, train, (walk.problem.validation,))
     assert before is not None
     assert after is not None
     assert torch.equal(before[0], after[0])

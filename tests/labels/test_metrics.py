@@ -12,8 +12,8 @@ from torch import Tensor
 from metalabelnet import nets
 from metalabelnet.labels import metrics
 from metalabelnet.train import train
-from metalabelnet.train.loop import Loop
-from small import small_problem, small_run
+from metalabelnet.train.loop import TrainingLoop
+from small_runs import small_problem, small_run
 
 
 class Fixed:
@@ -51,7 +51,7 @@ def naive_calibration_error(probabilities: list[list[float]], true: list[int], b
 def test_score_by_hand() -> None:
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.5]])
     labels = torch.tensor([0, 1, 1, 1])
-    accuracy, loss = metrics.scored(metrics.logits_of(Fixed(), logits), labels)
+    accuracy, loss = metrics.accuracy_and_loss(metrics.predict_logits(Fixed(), logits), labels)
     assert accuracy == 75.0
     margins = [2.0, 1.0, -3.0, 0.5]  # of the right class over the other
     assert loss == pytest.approx(sum(math.log(1 + math.exp(-m)) for m in margins) / 4, rel=1e-12)
@@ -60,7 +60,7 @@ def test_score_by_hand() -> None:
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr("metalabelnet.data.disk_tensor.CHUNK", 7)
-    assert torch.equal(metrics.logits_of(Fixed(), x), x)
+    assert torch.equal(metrics.predict_logits(Fixed(), x), x)
 
 
 @given(st.integers(2, 6), st.integers(1, 40), st.integers(0, 10_000))
@@ -88,16 +88,16 @@ def test_calibration_error_is_the_definition(classes: int, count: int, bins: int
     g = torch.Generator().manual_seed(seed)
     p = (3 * torch.randn(count, classes, generator=g, dtype=torch.float64)).softmax(1)
     true = torch.randint(classes, (count,), generator=g)
-    assert metrics.calibration_error(p, true, bins) == pytest.approx(
+    assert metrics.expected_calibration_error(p, true, bins) == pytest.approx(
         naive_calibration_error(p.tolist(), true.tolist(), bins), abs=1e-9
     )
 
 
 def test_calibration_error_at_its_ends() -> None:
     sure = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    assert metrics.calibration_error(sure, torch.tensor([0, 0])) == 0
-    assert metrics.calibration_error(sure, torch.tensor([1, 1])) == 100
-    assert metrics.calibration_error(sure, torch.tensor([0, 1])) == 50
+    assert metrics.expected_calibration_error(sure, torch.tensor([0, 0])) == 0
+    assert metrics.expected_calibration_error(sure, torch.tensor([1, 1])) == 100
+    assert metrics.expected_calibration_error(sure, torch.tensor([0, 1])) == 50
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -106,7 +106,7 @@ def test_an_epoch_that_is_looked_at_asks_about_no_row_twice(shared: bool, monkey
     run, problem = small_run("metalabelnet", snapshots=6), small_problem()
     if shared:  # as under the paper's protocol
         problem = dataclasses.replace(problem, clean=problem.validation)
-    loop = Loop(run, problem, None, None)
+    loop = TrainingLoop(run, problem, None, None)
     loop.losses, loop.snapshots.count = torch.zeros(4), 1  # not the first look, which fits a last layer
     asked: list[int] = []
     logits = loop.method.logits

@@ -15,10 +15,10 @@ from metalabelnet.errors import InputError
 from metalabelnet.launch.concurrent_runs import AHEAD, Turns, train_concurrently
 from metalabelnet.launch.process_pool import Job
 from metalabelnet.methods import Method
-from metalabelnet.train import RunFolder, Stopped, train
+from metalabelnet.train import RunFolder, RunStopped, train
 from metalabelnet.train import loop as loop_module
-from metalabelnet.train.loop import Loop
-from tiny import outcome, snapshot, tiny_run, write_npz
+from metalabelnet.train.loop import TrainingLoop
+from tiny_data import folder_contents, run_outputs, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], concurrent: int, 
     for job, got in zip(jobs, outcomes, strict=True):
         alone = tmp_path / "alone" / job.folder.name
         train(job.run, folder=alone)
-        assert outcome(job.folder) == outcome(alone)
+        assert run_outputs(job.folder) == run_outputs(alone)
         assert got.summary == RunFolder(job.folder).summary()
 
 
@@ -61,7 +61,7 @@ def test_a_run_is_given_some_steps_ahead_and_no_more(jobs: list[Job]) -> None:
             return self.come
 
     ends = [End() for _ in range(AHEAD + 1)]
-    turns = Turns(0, jobs[0], iter(()), None, wait=0, go_on=False)  # type: ignore[arg-type]
+    turns = Turns(0, jobs[0], iter(()), None, wait=0, keep_going=False)  # type: ignore[arg-type]
     for end in ends[:AHEAD]:
         assert not turns.ahead
         turns.given.append(end)  # type: ignore[arg-type]
@@ -77,12 +77,12 @@ def test_what_the_host_does_without_the_card_comes_before_it_waits_for_it(
 ) -> None:
     """The next epoch is drawn first, and what a card is asked for is not read at once."""
     order: list[object] = []
-    plan = Batches.plan
-    monkeypatch.setattr(Batches, "plan", lambda b, epoch, **how: order.append(epoch) or plan(b, epoch, **how))
-    monkeypatch.setattr(loop_module, "drained", lambda _: order.append("wait") or ())
+    plan = Batches.plan_epoch
+    monkeypatch.setattr(Batches, "plan_epoch", lambda b, epoch, **how: order.append(epoch) or plan(b, epoch, **how))
+    monkeypatch.setattr(loop_module, "wait_for_device", lambda _: order.append("wait") or ())
     for name in ("ask", "evaluate", "save"):
-        noted = getattr(Loop, name)
-        monkeypatch.setattr(Loop, name, lambda *a, name=name, noted=noted: order.append(name) or noted(*a))
+        noted = getattr(TrainingLoop, name)
+        monkeypatch.setattr(TrainingLoop, name, lambda *a, name=name, noted=noted: order.append(name) or noted(*a))
     end = ["wait", "ask", "wait", "evaluate"]
     train(jobs[1].run)
     assert order[:11] == [0, 1, *end, 2, *end]
@@ -94,14 +94,14 @@ def test_what_the_host_does_without_the_card_comes_before_it_waits_for_it(
 def test_others_go_on_while_one_waits_for_the_card(
     jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "drained", lambda _: iter([None] * 3))
+    monkeypatch.setattr(loop_module, "wait_for_device", lambda _: iter([None] * 3))
     order: list[int] = []
     train_concurrently(jobs[:2], on_progress=lambda n, p: order.append(n) if p is not None and p.step else None)
     assert order[:2] == [0, 1]
     assert {first == second for first, second in itertools.pairwise(order)} == {True, False}
     for job in jobs[:2]:
         train(job.run, folder=tmp_path / "alone" / job.folder.name)
-        assert outcome(job.folder) == outcome(tmp_path / "alone" / job.folder.name)
+        assert run_outputs(job.folder) == run_outputs(tmp_path / "alone" / job.folder.name)
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:
@@ -115,49 +115,49 @@ def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job])
     wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
     with pytest.raises(InputError, match="no_such_net"):
         train_concurrently([jobs[1], wrong])
-    first, second = train_concurrently([wrong, jobs[1]], resume=True, go_on=True)
+    first, second = train_concurrently([wrong, jobs[1]], resume=True, keep_going=True)
     assert "no_such_net" in str(first.failure)
-    assert (first.refused, first.busy) == (True, False)
+    assert (first.rejected, first.busy) == (True, False)
     assert second.summary is not None
 
 
 def test_a_run_that_another_process_holds_breaks_no_other_off(jobs: list[Job]) -> None:
     """It is found out when its turn comes, while another is under way."""
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(jobs[2].run, folder=jobs[2].folder, stop=lambda: True)
-    with RunFolder(jobs[2].folder).held():
-        outcomes = train_concurrently(jobs, concurrent=2, resume=True, go_on=True)
+    with RunFolder(jobs[2].folder).lock():
+        outcomes = train_concurrently(jobs, concurrent=2, resume=True, keep_going=True)
     assert [one.busy for one in outcomes] == [False, False, True, False]
     assert [one.summary is not None for one in outcomes] == [True, True, False, True]
 
 
 def test_a_stop_saves_all_and_all_go_on(jobs: list[Job], tmp_path: Path) -> None:
     calls = iter(range(10**6))
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train_concurrently(jobs, concurrent=2, stop=lambda: next(calls) >= 7)
     assert [RunFolder(job.folder).checkpoint.exists() for job in jobs] == [True, True, False, False]
     train_concurrently(jobs, resume=True)
     for job in jobs:
         alone = tmp_path / "alone" / job.folder.name
         train(job.run, folder=alone)
-        assert outcome(job.folder) == outcome(alone)
+        assert run_outputs(job.folder) == run_outputs(alone)
 
 
 def test_a_stop_says_what_is_lost_whichever_run_lost_it(jobs: list[Job]) -> None:
     noisy = Job(run=dataclasses.replace(jobs[1].run, noise="feature:0.4"), folder=jobs[1].folder)
     for order in ([jobs[0], noisy], [noisy, jobs[0]]):
-        with pytest.raises(Stopped, match="the network behind the noise will begin anew"):
+        with pytest.raises(RunStopped, match="the network behind the noise will begin anew"):
             train_concurrently(order, resume=True, stop=lambda: True)
 
 
 def test_finished_runs_are_left_alone_and_every_folder_is_checked_first(jobs: list[Job]) -> None:
     train(jobs[1].run, folder=jobs[1].folder)
-    before = snapshot(jobs[1].folder)
+    before = folder_contents(jobs[1].folder)
     with pytest.raises(InputError, match="holds a run already"):
         train_concurrently(jobs)
     assert not jobs[0].folder.exists()
     outcomes = train_concurrently(jobs[:2], resume=True)
-    assert snapshot(jobs[1].folder) == before
+    assert folder_contents(jobs[1].folder) == before
     assert outcomes[1].summary == RunFolder(jobs[1].folder).summary()
 
 

@@ -14,8 +14,8 @@ import torch
 from metalabelnet.errors import InputError
 from metalabelnet.launch import process_pool, worker
 from metalabelnet.launch.process_pool import Job, train_all
-from metalabelnet.train import Progress, RunFolder, Stopped, train
-from tiny import outcome, snapshot, tiny_run, write_npz
+from metalabelnet.train import Progress, RunFolder, RunStopped, train
+from tiny_data import folder_contents, run_outputs, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], tmp_path: Path) -
     outcomes = train_all(jobs, on_progress=lambda number, progress: told.append((number, progress)))
     for number, (job, ended) in enumerate(zip(jobs, outcomes, strict=True)):
         train(job.run, folder=tmp_path / "alone" / job.run.method)
-        assert outcome(job.folder) == outcome(tmp_path / "alone" / job.run.method)
+        assert run_outputs(job.folder) == run_outputs(tmp_path / "alone" / job.run.method)
         assert ended.summary == RunFolder(job.folder).summary()
         mine = [progress for n, progress in told if n == number]
         assert mine[-1] is None
@@ -39,11 +39,11 @@ def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], tmp_path: Path) -
 
 def test_finished_runs_are_left_alone_and_the_others_go_on(jobs: list[Job]) -> None:
     train(jobs[0].run, folder=jobs[0].folder)
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(jobs[1].run, folder=jobs[1].folder, stop=lambda: True)
-    before = snapshot(jobs[0].folder)
+    before = folder_contents(jobs[0].folder)
     outcomes = train_all(jobs, resume=True)
-    assert snapshot(jobs[0].folder) == before
+    assert folder_contents(jobs[0].folder) == before
     assert all(o.summary for o in outcomes)
     assert [o.summary["method"] for o in outcomes if o.summary] == [job.run.method for job in jobs]
 
@@ -67,10 +67,10 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job], workers: int) -> None:
     wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
-    first, second = train_all([wrong, jobs[1]], workers=workers, go_on=True)
+    first, second = train_all([wrong, jobs[1]], workers=workers, keep_going=True)
     assert first.summary is None
     assert "no_such_net" in str(first.failure)
-    assert (first.refused, first.busy) == (True, False)
+    assert (first.rejected, first.busy) == (True, False)
     assert second.summary is not None
     assert not wrong.folder.exists()
 
@@ -90,7 +90,7 @@ def test_when_asked_to_stop_no_further_run_begins(jobs: list[Job]) -> None:
         told.append((number, progress))
         asked = asked or (number == 1 and progress is not None and progress.metrics is not None)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train_all(jobs, on_progress=tell, stop=lambda: asked)
     assert [RunFolder(job.folder).finished for job in jobs] == [True, False, False]
     assert RunFolder(jobs[1].folder).checkpoint.exists()
@@ -156,9 +156,9 @@ class TestWorker:
 def test_a_stop_says_what_is_lost_whichever_process_lost_it() -> None:
     def stopped(*message: str) -> Future[process_pool.Outcome]:
         future: Future[process_pool.Outcome] = Future()
-        future.set_exception(Stopped(*message))
+        future.set_exception(RunStopped(*message))
         return future
 
     for futures in ([stopped(), stopped("begins anew")], [stopped("begins anew"), stopped()]):
-        with pytest.raises(Stopped, match="begins anew"):
+        with pytest.raises(RunStopped, match="begins anew"):
             process_pool._outcomes(futures, stopped=True)

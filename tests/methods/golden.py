@@ -8,13 +8,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from metalabelnet.methods import METHODS
-from small import VARIANTS, Walk, small_problem, small_run
+from small_runs import METHOD_VARIANTS, StepRunner, small_problem, small_run
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     file = Path(__file__).with_name("golden.json")
     traces = json.loads(file.read_text()) if sys.argv[1:] else {}
     traces |= {
-        name: Walk(small_run(name), small_problem()).go().losses for name in sys.argv[1:] or [*METHODS, *VARIANTS]
+        name: StepRunner(small_run(name), small_problem()).advance().losses for name in sys.argv[1:] or [*METHODS, *METHOD_VARIANTS]
     }
     file.write_text(json.dumps(dict(sorted(traces.items())), indent=1) + "\n")

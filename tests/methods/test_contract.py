@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.labels.metrics import logits_of, scored
+from metalabelnet.labels.metrics import accuracy_and_loss, predict_logits
 from metalabelnet.methods import METHODS
-from metalabelnet.train.build_method import build
-from small import QUICK, VARIANTS, Walk, blobs, small_problem, small_run
+from metalabelnet.train.build_method import build_method
+from small_runs import FAST_SETTINGS, METHOD_VARIANTS, StepRunner, column_images, small_problem, small_run
 
 NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}
 GOLDEN = Path(__file__).with_name("golden.json")
-pytestmark = pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
+pytestmark = pytest.mark.parametrize("name", [*METHODS, *METHOD_VARIANTS])
 
 
-def weights(walk: Walk) -> dict[str, Tensor]:
-    return {key: tensor.clone() for key, tensor in walk.method.model().items()}
+def weights(walk: StepRunner) -> dict[str, Tensor]:
+    return {key: tensor.clone() for key, tensor in walk.method.model_state_dict().items()}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -30,19 +30,19 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def test_lowers_the_loss_on_the_truth(name: str) -> None:
-    walk = Walk(small_run(name), small_problem())
+    walk = StepRunner(small_run(name), small_problem())
     test = walk.problem.test
-    before = scored(logits_of(walk.method, test.x), test.true)[1]
-    assert scored(logits_of(walk.go().method, test.x), test.true)[1] < 0.8 * before
+    before = accuracy_and_loss(predict_logits(walk.method, test.x), test.true)[1]
+    assert accuracy_and_loss(predict_logits(walk.advance().method, test.x), test.true)[1] < 0.8 * before
 
 
 def test_moves_every_trainable_weight(name: str) -> None:
-    walk = Walk(small_run(name), small_problem()).go(1)
-    walk.go(1)  # at the start every part of the first phase exists; a later part is compared with its own start
+    walk = StepRunner(small_run(name), small_problem()).advance(1)
+    walk.advance(1)  # at the start every part of the first phase exists; a later part is compared with its own start
     seen: dict[str, Tensor] = {}
     moved: set[str] = set()
     while walk.epoch < walk.method.epochs:
-        for part_name, part in walk.method.parts().items():
+        for part_name, part in walk.method.components().items():
             if isinstance(part, nn.Module):
                 for key, weight in part.named_parameters():
                     full = f"{part_name}.{key}"
@@ -50,13 +50,13 @@ def test_moves_every_trainable_weight(name: str) -> None:
                         if full in seen and not torch.equal(seen[full], weight):
                             moved.add(full)
                         seen.setdefault(full, weight.detach().clone())
-        walk.go(1)
+        walk.advance(1)
     assert seen.keys() == moved
 
 
 def test_same_seed_same_trace(name: str) -> None:
-    first, second = (Walk(small_run(name), small_problem()).go() for _ in range(2))
-    other = Walk(small_run(name, seed=1), small_problem()).go()
+    first, second = (StepRunner(small_run(name), small_problem()).advance() for _ in range(2))
+    other = StepRunner(small_run(name, seed=1), small_problem()).advance()
     assert first.losses == second.losses
     assert same(weights(first), weights(second))
     assert first.losses != other.losses
@@ -65,15 +65,15 @@ def test_same_seed_same_trace(name: str) -> None:
 @pytest.mark.parametrize("after", [3, 8, 10, 17])
 def test_saved_and_resumed_it_goes_on_to_the_bit(name: str, after: int) -> None:
     """Within warm-up, at its end, within what follows; through the bytes of a checkpoint."""
-    whole = Walk(small_run(name), small_problem()).go()
-    half = Walk(small_run(name), small_problem()).go(after)
+    whole = StepRunner(small_run(name), small_problem()).advance()
+    half = StepRunner(small_run(name), small_problem()).advance(after)
     file = io.BytesIO()
-    torch.save(half.method.state(), file)
+    torch.save(half.method.state_dict(), file)
     file.seek(0)
-    resumed = Walk(small_run(name), small_problem())
-    resumed.method.load_state(torch.load(file, weights_only=True))
+    resumed = StepRunner(small_run(name), small_problem())
+    resumed.method.load_state_dict(torch.load(file, weights_only=True))
     resumed.epoch, resumed.step = half.epoch, half.step
-    resumed.go()
+    resumed.advance()
     assert half.losses + resumed.losses == whole.losses
     assert same(weights(resumed), weights(whole))
     soft = resumed.method.soft_labels()
@@ -83,8 +83,8 @@ def test_saved_and_resumed_it_goes_on_to_the_bit(name: str, after: int) -> None:
 def test_a_class_may_be_missing_from_a_batch(name: str) -> None:
     problem = small_problem()
     only = (problem.train.true != 2).nonzero()[:, 0]
-    walk = Walk(small_run(name), type(problem)(**{**vars(problem), "train": problem.train.take(only)}))
-    assert all(torch.isfinite(torch.tensor(walk.go().losses)))
+    walk = StepRunner(small_run(name), type(problem)(**{**vars(problem), "train": problem.train.take(only)}))
+    assert all(torch.isfinite(torch.tensor(walk.advance().losses)))
 
 
 def test_unlabeled_rows_are_used_or_left_out_as_it_says(name: str) -> None:
@@ -93,14 +93,14 @@ def test_unlabeled_rows_are_used_or_left_out_as_it_says(name: str) -> None:
     spoilt_x = problem.train.x.clone()
     spoilt_x[:24] = 255 - spoilt_x[:24]
     spoilt = type(problem)(**{**vars(problem), "train": type(problem.train)(**{**vars(problem.train), "x": spoilt_x})})
-    walks = [Walk(small_run(name), p).go() for p in (problem, spoilt)]
-    assert same(*map(weights, walks)) == (METHODS[name.partition(":")[0]].unlabeled == "left out")
+    walks = [StepRunner(small_run(name), p).advance() for p in (problem, spoilt)]
+    assert same(*map(weights, walks)) != METHODS[name.partition(":")[0]].traits.uses_unlabeled
 
 
 def test_the_global_random_state_is_left_alone(name: str) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    Walk(small_run(name), small_problem()).go()
+    StepRunner(small_run(name), small_problem()).advance()
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -108,12 +108,12 @@ def test_the_state_of_the_global_generator_does_not_matter(name: str) -> None:
     traces = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        traces.append(Walk(small_run(name), small_problem()).go().losses)
+        traces.append(StepRunner(small_run(name), small_problem()).advance().losses)
     assert traces[0] == traces[1]
 
 
 def test_soft_labels_are_probabilities_for_every_row(name: str) -> None:
-    walk = Walk(small_run(name), small_problem(unlabeled=5)).go()
+    walk = StepRunner(small_run(name), small_problem(unlabeled=5)).advance()
     soft = walk.method.soft_labels()
     if soft is not None:
         assert soft.shape == (48, 3)
@@ -122,20 +122,20 @@ def test_soft_labels_are_probabilities_for_every_row(name: str) -> None:
 
 
 def test_the_model_alone_predicts_the_same(name: str) -> None:
-    walk = Walk(small_run(name), small_problem()).go()
-    again = Walk(small_run(name, seed=3), small_problem())
-    again.method.load_model(weights(walk))
-    x = blobs(6, seed=9).x
+    walk = StepRunner(small_run(name), small_problem()).advance()
+    again = StepRunner(small_run(name, seed=3), small_problem())
+    again.method.load_model_state_dict(weights(walk))
+    x = column_images(6, seed=9).x
     assert torch.equal(walk.method.logits(x), again.method.logits(x))
 
 
 def test_ones_own_network_is_what_all_its_networks_are_like(name: str) -> None:
     """A second network, a peer or a teacher is of the kind that was given."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3))
-    walk = Walk(small_run(name), small_problem())
-    walk.method = build(walk.run, walk.problem, net)
-    walk.go()
-    like = [part for part in walk.method.parts().values() if isinstance(part, nn.Sequential)]
+    walk = StepRunner(small_run(name), small_problem())
+    walk.method = build_method(walk.run, walk.problem, net)
+    walk.advance()
+    like = [part for part in walk.method.components().values() if isinstance(part, nn.Sequential)]
     assert like
     assert all(str(part) == str(net) for part in like)
 
@@ -147,11 +147,11 @@ def test_golden_trace(name: str) -> None:
     """
     golden = json.loads(GOLDEN.read_text())
     assert name in golden, "write the trace of the new method with python tests/methods/golden.py"
-    torch.testing.assert_close(Walk(small_run(name), small_problem()).go().losses, golden[name], rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(StepRunner(small_run(name), small_problem()).advance().losses, golden[name], rtol=1e-8, atol=1e-12)
 
 
 def test_its_classifier_is_what_predicts(name: str) -> None:
-    walk = Walk(small_run(name), small_problem()).go()
+    walk = StepRunner(small_run(name), small_problem()).advance()
     x = walk.problem.test.x
     assert torch.equal(predict(walk.method.classifier(), to_input(x, torch.float64)), walk.method.logits(x))
 
@@ -159,17 +159,17 @@ def test_its_classifier_is_what_predicts(name: str) -> None:
 def test_says_whether_it_reads_clean_rows(name: str) -> None:
     """With other clean rows, a method that needs none learns the same."""
     problem = small_problem()
-    others = blobs(12, seed=9).with_given(torch.full((12,), -1))
-    own = VARIANTS.get(name) or QUICK.get(name, {})
+    others = column_images(12, seed=9).with_given_labels(torch.full((12,), -1))
+    own = METHOD_VARIANTS.get(name) or FAST_SETTINGS.get(name, {})
     run = small_run(name, settings=own | NOT_FROM_CLEAN.get(name, {}))
-    first, second = (Walk(run, dataclasses.replace(problem, clean=rows)).go() for rows in (problem.clean, others))
+    first, second = (StepRunner(run, dataclasses.replace(problem, clean=rows)).advance() for rows in (problem.clean, others))
     assert METHODS[run.method].reads_clean(run.method_settings()) != same(weights(first), weights(second))
 
 
 def test_says_whether_it_reads_given_labels(name: str) -> None:
     """With other given labels, a method that reads none learns the same."""
     problem = small_problem()
-    other = dataclasses.replace(problem, train=problem.train.with_given((problem.train.given + 1) % 3))
+    other = dataclasses.replace(problem, train=problem.train.with_given_labels((problem.train.given + 1) % 3))
     run = small_run(name)
-    first, second = (Walk(run, one).go() for one in (problem, other))
-    assert METHODS[run.method].reads_given != same(weights(first), weights(second))
+    first, second = (StepRunner(run, one).advance() for one in (problem, other))
+    assert METHODS[run.method].traits.reads_given != same(weights(first), weights(second))

@@ -1,4 +1,4 @@
-"""GCE: its limits, a double loop, gradients, extremes; truncated: which samples are kept, when, and what they cost."""
+"""GCE: limits, a naive loop, gradients, extreme logits; truncation: which samples are kept, when, and their loss."""
 
 import dataclasses
 import io
@@ -11,8 +11,8 @@ from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.errors import InputError
-from metalabelnet.methods.gce import GCESettings, generalized_cross_entropy, truncated
-from small import Walk, small_problem, small_run
+from metalabelnet.methods.gce import GCESettings, generalized_cross_entropy, truncated_loss
+from small_runs import StepRunner, small_problem, small_run
 
 Y = torch.tensor([0, 3, 1, 2, 0, 1])
 
@@ -27,7 +27,7 @@ def naive(z: Tensor, y: Tensor, q: float) -> list[float]:
 
 
 @pytest.mark.parametrize("q", [0.1, 0.7, 1.0])
-def test_it_is_the_papers_formula(q: float) -> None:
+def test_loss_equals_the_papers_formula(q: float) -> None:
     expected = torch.tensor(naive(logits(), Y, q), dtype=torch.float64)
     torch.testing.assert_close(generalized_cross_entropy(logits(), Y, q), expected)
 
@@ -40,7 +40,7 @@ def test_limits() -> None:
     torch.testing.assert_close(generalized_cross_entropy(z, Y, 0), cross_entropy(z, Y))
 
 
-def test_its_gradient_is_that_of_cross_entropy_times_p_to_the_q() -> None:
+def test_gradient_is_p_y_to_the_q_times_that_of_cross_entropy() -> None:
     z = logits().requires_grad_()
     p_y = z.softmax(1).gather(1, Y[:, None]).detach()
     ours, plain = (
@@ -55,89 +55,89 @@ def test_extreme_logits_give_no_nan(size: float) -> None:
     z = torch.tensor([[size, -size, 0.0], [-size, -size, size]], requires_grad=True)
     losses = generalized_cross_entropy(z, torch.tensor([1, 2]), 0.7)
     torch.testing.assert_close(losses, torch.tensor([1 / 0.7, 0.0]))
-    truncated(losses, torch.tensor([True, False]), 0.7, 0.5).sum().backward()
+    truncated_loss(losses, torch.tensor([True, False]), 0.7, 0.5).sum().backward()
     assert torch.isfinite(z.grad).all()
 
 
 @pytest.mark.parametrize("q", [0.0, 0.7])
-def test_a_dropped_sample_costs_what_a_sample_at_k_does_and_has_no_gradient(q: float) -> None:
+def test_dropped_sample_has_the_loss_at_k_and_no_gradient(q: float) -> None:
     at_k = torch.tensor([[math.log(0.3), math.log(0.7)]], dtype=torch.float64)
     z = logits().requires_grad_()
-    kept = torch.tensor([True, False, True, False, True, False])
-    losses = truncated(generalized_cross_entropy(z, Y, q), kept, q, 0.3)
+    keep = torch.tensor([True, False, True, False, True, False])
+    losses = truncated_loss(generalized_cross_entropy(z, Y, q), keep, q, 0.3)
     torch.testing.assert_close(losses[1:2], generalized_cross_entropy(at_k, torch.tensor([0]), q))
     losses.sum().backward()
-    assert bool((z.grad[~kept] == 0).all())
-    assert bool((z.grad[kept].abs().sum(1) > 0).all())
+    assert bool((z.grad[~keep] == 0).all())
+    assert bool((z.grad[keep].abs().sum(1) > 0).all())
 
 
-def walk(**settings: object) -> Walk:
-    return Walk(small_run("gce", epochs=12, settings={"truncated": True, **settings}), small_problem())
+def walk(**settings: object) -> StepRunner:
+    return StepRunner(small_run("gce", epochs=12, settings={"truncated": True, **settings}), small_problem())
 
 
-def test_samples_are_chosen_from_a_third_on_and_every_twelfth() -> None:
-    """Epochs 40, 50, … of 120 are 4, 5, … of 12: chosen at the end of epoch 3, then 4, 5, …"""
+def test_samples_are_selected_from_a_third_of_the_epochs_every_twelfth() -> None:
+    """Epochs 40, 50, … of 120 are 4, 5, … of 12: samples are selected at the end of epochs 3, 4, 5, …"""
     w = walk()
-    seen = []
+    changed = []
     for _ in range(12):
-        w.go(4)
-        kept = w.method.memory["kept"].clone()
+        w.advance(4)
+        before = w.method.selection["keep"].clone()
         w.method.end_epoch(w.epoch)
-        seen.append(not torch.equal(kept, w.method.memory["kept"]))
+        changed.append(not torch.equal(before, w.method.selection["keep"]))
         w.epoch, w.step = w.epoch + 1, 0
-    assert seen.index(True) == 3
-    assert w.method.first == 4
-    assert w.method.every == 1
-    long = Walk(small_run("gce", epochs=240, settings={"truncated": True}), small_problem()).method
-    assert (long.first, long.every) == (80, 20)
+    assert changed.index(True) == 3
+    assert w.method.first_selection == 4
+    assert w.method.selection_interval == 1
+    long = StepRunner(small_run("gce", epochs=240, settings={"truncated": True}), small_problem()).method
+    assert (long.first_selection, long.selection_interval) == (80, 20)
 
 
-def test_kept_are_the_samples_whose_label_has_more_than_k() -> None:
-    w = walk(k=0.6).go()
+def test_samples_with_p_y_above_k_are_kept() -> None:
+    w = walk(k=0.6).advance()
     w.method.end_epoch(11)
     p = w.method.logits(w.problem.train.x).softmax(1).gather(1, w.problem.train.given[:, None])[:, 0]
-    assert torch.equal(w.method.memory["kept"], p > 0.6)
+    assert torch.equal(w.method.selection["keep"], p > 0.6)
     assert 0 < int((p > 0.6).sum()) < 48
 
 
-def test_a_dropped_sample_is_not_learned_from() -> None:
+def test_labels_of_dropped_samples_have_no_effect() -> None:
     runs = []
     for change in (False, True):
-        w = walk().go(16)
+        w = walk().advance(16)
         w.method.end_epoch(3)
         w.epoch, w.step = 4, 0
-        w.method.memory["kept"].copy_(torch.arange(48) % 2 == 0)
+        w.method.selection["keep"].copy_(torch.arange(48) % 2 == 0)
         if change:
             given = w.problem.train.given.clone()
             given[1::2] = (given[1::2] + 1) % 3
-            w.batches = dataclasses.replace(w.batches, train=w.problem.train.with_given(given))
-        w.go(4)
-        runs.append(w.method.model())
+            w.batches = dataclasses.replace(w.batches, train=w.problem.train.with_given_labels(given))
+        w.advance(4)
+        runs.append(w.method.model_state_dict())
     assert all(torch.equal(runs[0][key], runs[1][key]) for key in runs[0])
 
 
 @pytest.mark.parametrize("after", [15, 18, 33])
-def test_truncated_resumes_to_the_bit(after: int) -> None:
-    whole, half = walk().go(), walk().go(after)
+def test_truncated_resume_gives_same_bits(after: int) -> None:
+    whole, half = walk().advance(), walk().advance(after)
     file = io.BytesIO()
-    torch.save(half.method.state(), file)
+    torch.save(half.method.state_dict(), file)
     file.seek(0)
     resumed = walk()
-    resumed.method.load_state(torch.load(file, weights_only=True))
+    resumed.method.load_state_dict(torch.load(file, weights_only=True))
     resumed.epoch, resumed.step = half.epoch, half.step
-    assert half.losses + resumed.go().losses == whole.losses
+    assert half.losses + resumed.advance().losses == whole.losses
 
 
-def test_the_samples_kept_stay_where_they_are() -> None:
-    """A recorded step reads them there."""
+def test_selection_is_changed_in_place() -> None:
+    """A traced step reads the tensor at its address."""
     w = walk()
-    table = w.method.memory["kept"]
-    w.method.load_state(w.go().method.state())
-    assert w.method.memory["kept"] is table
-    assert not table.all()
+    selection = w.method.selection["keep"]
+    w.method.load_state_dict(w.advance().method.state_dict())
+    assert w.method.selection["keep"] is selection
+    assert not selection.all()
 
 
-def test_wrong_settings_are_refused() -> None:
+def test_settings_out_of_range_are_rejected() -> None:
     with pytest.raises(InputError, match="q=2"):
         GCESettings(q=2.0)
     with pytest.raises(InputError, match="k=1"):

@@ -1,4 +1,4 @@
-"""What Meta-Weight-Net promises beside the contract: its loss, its weight net, its meta-gradient and its step."""
+"""Meta-Weight-Net: loss, weight net, meta-gradient and step."""
 
 import copy
 import math
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import MetaGradient
 from metalabelnet.core.weight_net import WeightNet
@@ -16,7 +16,7 @@ from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.meta_weight_net import MetaWeightNet, weighted_loss
 from metalabelnet.train.settings import recipe
-from small import Walk, small_problem, small_run
+from small_runs import StepRunner, small_problem, small_run
 
 
 def weight_net(hidden: int = 5, seed: int = 0) -> WeightNet:
@@ -28,19 +28,19 @@ def logits_and_labels(seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(7, 4, dtype=torch.float64, generator=g), torch.randint(4, (7,), generator=g)
 
 
-def under_way(steps: int = 9, **settings: object) -> tuple[MetaWeightNet, Batch]:
-    walk = Walk(small_run("meta-weight-net", settings=settings), small_problem()).go(steps)
+def method_and_batch(steps: int = 9, **settings: object) -> tuple[MetaWeightNet, Batch]:
+    walk = StepRunner(small_run("meta-weight-net", settings=settings), small_problem()).advance(steps)
     walk.method.begin_epoch(walk.epoch)
     return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
 
 
-def test_loss_is_cross_entropy_for_weight_one_and_nothing_for_weight_zero() -> None:
+def test_loss_is_cross_entropy_for_weight_1_and_zero_for_weight_0() -> None:
     z, y = logits_and_labels()
     torch.testing.assert_close(weighted_loss(z, y, torch.ones_like), cross_entropy(z, y))
     assert torch.equal(weighted_loss(z, y, torch.zeros_like), torch.zeros(7, dtype=torch.float64))
 
 
-def test_loss_against_a_double_loop() -> None:
+def test_loss_equals_a_naive_loop() -> None:
     z, y = logits_and_labels()
     v = weight_net()
     expected = []
@@ -55,8 +55,8 @@ def test_loss_against_a_double_loop() -> None:
     torch.testing.assert_close(weighted_loss(z, y, v).detach(), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_the_weight_is_no_way_to_lower_the_loss() -> None:
-    """By the logits the derivative is V(l)(p − onehot): V reads the loss as a number."""
+def test_no_gradient_passes_through_the_weight() -> None:
+    """The derivative by the logits is V(l)(p − onehot), because V reads the detached loss."""
     z, y = logits_and_labels()
     z.requires_grad_()
     v = weight_net()
@@ -81,7 +81,7 @@ def test_gradcheck_by_the_logits_and_by_the_weight_net() -> None:
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
-def test_extreme_logits(size: float) -> None:
+def test_extreme_logits_are_finite(size: float) -> None:
     z = (size * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0]])).requires_grad_()
     v = WeightNet(100, torch.Generator().manual_seed(0))
     loss = weighted_loss(z, torch.tensor([1, 0]), v)
@@ -89,7 +89,7 @@ def test_extreme_logits(size: float) -> None:
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss.mean(), [z, *v.parameters()]))
 
 
-def test_weight_net_is_1_100_1_and_starts_within_its_bounds_from_the_generator_alone() -> None:
+def test_weight_net_shape_and_initialization() -> None:
     nets = [WeightNet(100, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert sum(w.numel() for w in nets[0].parameters()) == 301
     assert torch.equal(nets[0].weight, nets[1].weight)
@@ -102,7 +102,7 @@ def test_weight_net_is_1_100_1_and_starts_within_its_bounds_from_the_generator_a
 
 
 def meta_gradient(differentiation: str, method: MetaWeightNet, batch: Batch, lr: float) -> list[Tensor]:
-    theta = trainable(method.net)
+    theta = trainable_parameters(method.net)
     return MetaGradient(differentiation)(
         theta=theta,
         phi=list(method.weight_net.parameters()),
@@ -117,39 +117,39 @@ def meta_gradient(differentiation: str, method: MetaWeightNet, batch: Batch, lr:
 
 
 def look_ahead(method: MetaWeightNet, batch: Batch, lr: float) -> dict[str, Tensor]:
-    """θ̂ with a graph to the weight net."""
-    theta = trainable(method.net)
+    """Return θ̂ with a graph to the weight net."""
+    theta = trainable_parameters(method.net)
     l = cross_entropy(forward(method.net, batch.x, theta, seed=1, update_statistics=False), batch.given)
     d = torch.autograd.grad((method.weight_net(l.detach()) * l).mean(), list(theta.values()), create_graph=True)
     return {k: w - lr * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
 
 
-def by_definition(method: MetaWeightNet, batch: Batch, lr: float) -> tuple[Tensor, ...]:
+def naive_meta_gradient(method: MetaWeightNet, batch: Batch, lr: float) -> tuple[Tensor, ...]:
     z_m = forward(method.net, batch.clean_x, look_ahead(method, batch, lr), seed=2, update_statistics=False)
     return torch.autograd.grad(cross_entropy(z_m, batch.clean_y).mean(), list(method.weight_net.parameters()))
 
 
-def test_exact_equals_double_backward_and_the_definition() -> None:
-    """With the method's own loss and weight net, on convolutions with BatchNorm in train mode."""
-    method, batch = under_way()
+def test_exact_equals_double_backward_and_naive_meta_gradient() -> None:
+    """With the loss and weight net of the method, on convolutions with BatchNorm in train mode."""
+    method, batch = method_and_batch()
     assert method.net.training
-    truth = torch.cat([d.flatten() for d in by_definition(method, batch, 0.05)])
-    assert truth.norm() > 1e-6
+    expected = torch.cat([d.flatten() for d in naive_meta_gradient(method, batch, 0.05)])
+    assert expected.norm() > 1e-6
     for differentiation in ("exact", "double-backward"):
-        answer = torch.cat([d.flatten() for d in meta_gradient(differentiation, method, batch, 0.05)])
-        assert float((answer - truth).norm() / truth.norm()) < 1e-10
+        result = torch.cat([d.flatten() for d in meta_gradient(differentiation, method, batch, 0.05)])
+        assert float((result - expected).norm() / expected.norm()) < 1e-10
 
 
-def test_the_meta_gradient_weighs_how_the_losses_would_change() -> None:
-    """∂L_meta/∂Θ = −(λ/N) Σ_i l̇_i ∂V(l_i)/∂Θ, with l̇ the losses' derivative along the clean gradient."""
-    method, batch = under_way()
+def test_meta_gradient_equals_its_formula() -> None:
+    """∂L_meta/∂Θ = −(λ/N) Σ_i l̇_i ∂V(l_i)/∂Θ, with l̇ the derivative of the losses along the gradient of the clean loss."""
+    method, batch = method_and_batch()
     for module in method.net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.track_running_stats = False
     theta_hat = {k: w.detach().requires_grad_() for k, w in look_ahead(method, batch, 0.05).items()}
     l_meta = cross_entropy(functional_call(method.net, theta_hat, (batch.clean_x,)), batch.clean_y).mean()
     g = dict(zip(theta_hat, torch.autograd.grad(l_meta, list(theta_hat.values())), strict=True))
-    theta = {k: w.detach() for k, w in trainable(method.net).items()}
+    theta = {k: w.detach() for k, w in trainable_parameters(method.net).items()}
     l, l_dot = jvp(lambda t: cross_entropy(functional_call(method.net, t, (batch.x,)), batch.given), (theta,), (g,))
     expected = torch.autograd.grad(
         method.weight_net(l), list(method.weight_net.parameters()), grad_outputs=-0.05 / len(l) * l_dot
@@ -159,16 +159,18 @@ def test_the_meta_gradient_weighs_how_the_losses_would_change() -> None:
 
 
 @pytest.mark.parametrize(("steps", "lr"), [(9, 0.05), (17, 0.005)])
-def test_a_step_equals_the_algorithm_written_out(steps: int, lr: float) -> None:
-    """Before and after the rate drops: the look-ahead has the rate of the epoch."""
-    method, batch = under_way(steps)
+def test_step_equals_the_algorithm_written_out(steps: int, lr: float) -> None:
+    """Before and after the milestone: the look-ahead uses the learning rate of the epoch."""
+    method, batch = method_and_batch(steps)
     other = copy.deepcopy(method)
     other.sgd.zero_grad()
     z_m = forward(other.net, batch.clean_x, look_ahead(other, batch, lr), seed=2, update_statistics=False)
     other.adam.zero_grad()
     cross_entropy(z_m, batch.clean_y).mean().backward(inputs=list(other.weight_net.parameters()))
     other.adam.step()
-    l = cross_entropy(forward(other.net, batch.x, trainable(other.net), seed=1, update_statistics=False), batch.given)
+    l = cross_entropy(
+        forward(other.net, batch.x, trainable_parameters(other.net), seed=1, update_statistics=False), batch.given
+    )
     loss = (other.weight_net(l).detach() * l).mean()
     loss.backward(inputs=list(other.net.parameters()))
     other.sgd.step()
@@ -180,15 +182,15 @@ def test_a_step_equals_the_algorithm_written_out(steps: int, lr: float) -> None:
 
 
 @pytest.mark.parametrize(("updates", "passes"), [(False, 1), (True, 2)])
-def test_running_statistics_follow_the_clean_batch_only_if_asked(updates: bool, passes: int) -> None:
-    method, batch = under_way(clean_updates_statistics=updates)
+def test_clean_batch_updates_running_statistics_only_if_set(updates: bool, passes: int) -> None:
+    method, batch = method_and_batch(clean_updates_statistics=updates)
     before = int(method.net[1].num_batches_tracked)
     method.step(batch)
     assert int(method.net[1].num_batches_tracked) == before + passes
 
 
-def test_settings_are_the_authors_and_refuse_an_empty_net() -> None:
-    method, _ = under_way()
+def test_defaults_are_the_authors_and_zero_hidden_units_are_rejected() -> None:
+    method, _ = method_and_batch()
     assert (method.adam.lr, method.adam.weight_decay) == (1e-3, 1e-4)
     run = recipe("digits", method="meta-weight-net", preset="own")
     assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (40, 0.1, (36, 38), 100)

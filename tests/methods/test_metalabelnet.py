@@ -1,4 +1,4 @@
-"""What MetaLabelNet promises beside the contract."""
+"""MetaLabelNet: phases, feature extractor, optimizers and user-supplied networks."""
 
 import pytest
 import torch
@@ -6,44 +6,44 @@ from torch import Tensor, nn
 
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.errors import InputError
-from metalabelnet.train.build_method import build
-from small import Walk, small_problem, small_run
+from metalabelnet.train.build_method import build_method
+from small_runs import StepRunner, small_problem, small_run
 
 
-def weights(walk: Walk) -> dict[str, Tensor]:
-    return {k: t.clone() for k, t in walk.method.model().items()}
+def weights(walk: StepRunner) -> dict[str, Tensor]:
+    return {k: t.clone() for k, t in walk.method.model_state_dict().items()}
 
 
-def test_phase_2_never_reads_a_given_label() -> None:
-    """All given labels replaced by garbage after warm-up: not a bit changes."""
+def test_phase_2_does_not_read_given_labels() -> None:
+    """Replacing all given labels after warm-up changes nothing."""
     finished = []
-    for spoil in (False, True):
-        walk = Walk(small_run("metalabelnet"), small_problem()).go(8)
+    for corrupt in (False, True):
+        walk = StepRunner(small_run("metalabelnet"), small_problem()).advance(8)
         assert walk.epoch == 1
-        walk.go(1)  # the first step of phase 2
-        if spoil:
+        walk.advance(1)  # the first step of phase 2
+        if corrupt:
             walk.problem.train.given.copy_((walk.problem.train.given + 1) % 3)
-        finished.append(weights(walk.go()))
+        finished.append(weights(walk.advance()))
     assert all(torch.equal(finished[0][k], finished[1][k]) for k in finished[0])
 
 
-def test_the_given_labels_do_matter_in_warm_up() -> None:
-    finished = [weights(Walk(small_run("metalabelnet"), small_problem(wrong=w)).go()) for w in (0.0, 0.5)]
+def test_given_labels_matter_in_warm_up() -> None:
+    finished = [weights(StepRunner(small_run("metalabelnet"), small_problem(wrong=w)).advance()) for w in (0.0, 0.5)]
     assert any(not torch.equal(finished[0][k], finished[1][k]) for k in finished[0])
 
 
-def test_extractor_is_the_network_at_the_end_of_warm_up_and_stays() -> None:
-    walk = Walk(small_run("metalabelnet"), small_problem()).go(8)
-    at_the_end = {k: t.clone() for k, t in walk.method.net.state_dict().items()}
-    walk.go()
+def test_extractor_is_the_network_end_of_warmup_of_warm_up() -> None:
+    walk = StepRunner(small_run("metalabelnet"), small_problem()).advance(8)
+    end_of_warmup = {k: t.clone() for k, t in walk.method.net.state_dict().items()}
+    walk.advance()
     extractor = walk.method.phase2.g.net
-    assert all(torch.equal(at_the_end[k], t) for k, t in extractor.state_dict().items())
+    assert all(torch.equal(end_of_warmup[k], t) for k, t in extractor.state_dict().items())
     assert not extractor.training
-    assert any(not torch.equal(at_the_end[k], t) for k, t in walk.method.net.state_dict().items())
+    assert any(not torch.equal(end_of_warmup[k], t) for k, t in walk.method.net.state_dict().items())
 
 
 def test_momentum_is_carried_into_phase_2() -> None:
-    walk = Walk(small_run("metalabelnet"), small_problem()).go(8)
+    walk = StepRunner(small_run("metalabelnet"), small_problem()).advance(8)
     sgd = walk.method.sgd
     first = sgd.buffers[0].clone()
     assert first.abs().sum() > 0
@@ -52,31 +52,31 @@ def test_momentum_is_carried_into_phase_2() -> None:
     assert torch.equal(first, sgd.buffers[0])
 
 
-def test_label_net_has_the_papers_optimizer() -> None:
-    walk = Walk(small_run("metalabelnet"), small_problem()).go(9)
+def test_label_net_optimizer_has_the_papers_settings() -> None:
+    walk = StepRunner(small_run("metalabelnet"), small_problem()).advance(9)
     adam = walk.method.phase2.adam
     assert isinstance(adam, Adam)
     assert adam.lr == 1e-2
     assert adam.weight_decay == 1e-4
-    walk = Walk(small_run("metalabelnet", settings={"beta": "1e-3"}), small_problem()).go(9)
+    walk = StepRunner(small_run("metalabelnet", settings={"beta": "1e-3"}), small_problem()).advance(9)
     assert walk.method.phase2.adam.lr == 1e-3
 
 
-def test_rates_drop_as_scheduled() -> None:
-    walk = Walk(small_run("metalabelnet", lr_milestones=(2, 4)), small_problem())
-    rates = []
+def test_learning_rate_drops_at_the_milestones() -> None:
+    walk = StepRunner(small_run("metalabelnet", lr_milestones=(2, 4)), small_problem())
+    lrs = []
     for epoch in range(6):
         walk.method.begin_epoch(epoch)
-        rates.append(float(walk.method.sgd.lr))
-    assert rates == pytest.approx([0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005])
+        lrs.append(float(walk.method.sgd.lr))
+    assert lrs == pytest.approx([0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005])
 
 
-def test_warm_up_may_be_left_out() -> None:
-    walk = Walk(small_run("metalabelnet", warmup=0), small_problem()).go()
+def test_warm_up_can_be_0() -> None:
+    walk = StepRunner(small_run("metalabelnet", warmup=0), small_problem()).advance()
     assert walk.method.soft_labels() is not None
 
 
-def test_a_network_without_a_linear_head_is_refused_before_training() -> None:
+def test_network_without_a_linear_head_is_rejected_before_training() -> None:
     class Headless(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -86,15 +86,15 @@ def test_a_network_without_a_linear_head_is_refused_before_training() -> None:
             return self.conv(x).flatten(1)
 
     with pytest.raises(InputError, match="no last linear layer"):
-        build(small_run("metalabelnet"), small_problem(), Headless())
+        build_method(small_run("metalabelnet"), small_problem(), Headless())
 
 
-def test_ones_own_network_is_trained_in_place() -> None:
+def test_user_network_is_trained_in_place() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
     before = net[1].weight.detach().clone().double()
     problem = small_problem()
-    walk = Walk(small_run("metalabelnet"), problem)
-    walk.method = build(walk.run, problem, net)
-    walk.go()
+    walk = StepRunner(small_run("metalabelnet"), problem)
+    walk.method = build_method(walk.run, problem, net)
+    walk.advance()
     assert walk.method.net is net
     assert not torch.equal(before, net[1].weight)

@@ -1,4 +1,4 @@
-"""What MetaLabelNet-plus promises beside the contract: each ingredient is its formula, and off it is nothing."""
+"""MetaLabelNet-plus: every extension equals its formula and can be turned off."""
 
 import dataclasses
 import json
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.forward_pass import predict, trainable
+from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import Rows
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.train.build_method import build
-from small import Walk, small_problem, small_run
+from metalabelnet.train.build_method import build_method
+from small_runs import StepRunner, small_problem, small_run
 
 OFF: dict[str, Any] = {
     "clean_weight": 0.0,
@@ -34,17 +34,17 @@ OFF: dict[str, Any] = {
 GOLDEN = Path(__file__).with_name("golden.json")
 
 
-def walk(**settings: Any) -> Walk:
-    return Walk(small_run("metalabelnet-plus", settings=settings), small_problem(unlabeled=6))
+def walk(**settings: Any) -> StepRunner:
+    return StepRunner(small_run("metalabelnet-plus", settings=settings), small_problem(unlabeled=6))
 
 
-def weights(one: Walk) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in one.method.model().items()}
+def weights(one: StepRunner) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in one.method.model_state_dict().items()}
 
 
-def test_all_off_it_is_metalabelnet_to_the_bit() -> None:
-    theirs = Walk(small_run("metalabelnet"), small_problem(unlabeled=6)).go()
-    ours = walk(**OFF).go()
+def test_all_off_equals_metalabelnet_bit_for_bit() -> None:
+    theirs = StepRunner(small_run("metalabelnet"), small_problem(unlabeled=6)).advance()
+    ours = walk(**OFF).advance()
     assert ours.losses == theirs.losses
     one, other = weights(ours), weights(theirs)
     assert one.keys() == other.keys()
@@ -53,42 +53,45 @@ def test_all_off_it_is_metalabelnet_to_the_bit() -> None:
     assert ours.method.learns_from_clean is False
 
 
-def test_all_off_it_has_the_golden_trace_of_metalabelnet() -> None:
-    ours = Walk(small_run("metalabelnet-plus", settings=OFF), small_problem()).go()
+def test_all_off_has_the_golden_trace_of_metalabelnet() -> None:
+    ours = StepRunner(small_run("metalabelnet-plus", settings=OFF), small_problem()).advance()
     golden = json.loads(GOLDEN.read_text())["metalabelnet"]
     torch.testing.assert_close(ours.losses, golden, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", OFF)
-def test_each_ingredient_alone_changes_something(name: str) -> None:
-    theirs = Walk(small_run("metalabelnet"), small_problem(unlabeled=6)).go()
-    ours = walk(**{key: value for key, value in OFF.items() if key != name}).go()
+def test_each_extension_alone_changes_the_result(name: str) -> None:
+    theirs = StepRunner(small_run("metalabelnet"), small_problem(unlabeled=6)).advance()
+    ours = walk(**{key: value for key, value in OFF.items() if key != name}).advance()
     x = ours.problem.test.x
     assert not torch.equal(ours.method.logits(x), theirs.method.logits(x))
 
 
 def naive_evidence(method: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """What the label net reads, and what is added to its logits."""
+    """Return the features of the label net and the terms added to its logits."""
     s = method.settings
     v, evidence = method.phase2.g(batch.x), torch.zeros(len(batch.x), 3, dtype=torch.float64)
     if method.ema is not None:
         evidence = evidence + s.prior * predict(method.ema.net, batch.x).log_softmax(1)
     if s.features == "ema":
         v = predict(torch.nn.Sequential(*list(method.ema.net)[:-1]), batch.x)
-    if method.noise is not None:
+    if method.transition is not None:
         for row, y in enumerate(batch.given.tolist()):
             if y >= 0:
-                evidence[row] += s.given * method.noise.T[:, y].log()
-    if s.handover:  # phase 2 has not taken a step: the network is what the clean samples made of warm-up
+                evidence[row] += s.given * method.transition.T[:, y].log()
+    if s.handover:  # before the first step of phase 2 the network is the one with the refit head
         r = predict(method.net, to_input(method.task.train.x[batch.index], batch.x.dtype)).softmax(1)
         evidence = 0.3 * r.log() + 0.7 * evidence
     return v, evidence
 
 
-def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """θ and φ after one iteration, by double backward through the look-ahead; Adam's first step."""
+def naive_step(one: StepRunner, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return θ and φ after one iteration, by double backward through the look-ahead."""
     method, s = one.method, one.method.settings
-    theta, p2 = {k: w.detach().clone().requires_grad_() for k, w in trainable(method.net).items()}, method.phase2
+    theta, p2 = (
+        {k: w.detach().clone().requires_grad_() for k, w in trainable_parameters(method.net).items()},
+        method.phase2,
+    )
     buffers = dict(method.net.named_buffers())
 
     def f(weights: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -144,92 +147,92 @@ def naive_step(one: Walk, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tens
         {"given": 0.0, "step3": "paper"},
     ],
 )
-def test_the_step_is_the_formula(settings: dict[str, Any]) -> None:
-    one = walk(**{**settings, "warmup_share": 0.5}).go(3)
+def test_step_equals_the_formula(settings: dict[str, Any]) -> None:
+    one = walk(**{**settings, "warmup_share": 0.5}).advance(3)
     one.method.begin_epoch(1)
-    if one.method.first is not None:
-        one.method.first["weight"].fill_(0.3)
+    if one.method.refit_predictions is not None:
+        one.method.refit_predictions["rho"].fill_(0.3)
     batch = next(iter(one.batches.epoch(1, labeled_only=False)))
     theta, phi = naive_step(one, batch)
     one.method.step(batch)
-    for name, weight in trainable(one.method.net).items():
+    for name, weight in trainable_parameters(one.method.net).items():
         torch.testing.assert_close(weight.detach(), theta[name], rtol=1e-9, atol=1e-11)
     for name, weight in one.method.phase2.m.named_parameters():
         torch.testing.assert_close(weight.detach(), phi[name], rtol=1e-6, atol=1e-8)
 
 
-def test_the_noise_matrix_is_what_warm_up_expects_of_each_class() -> None:
-    """Of the clean rows, class by class; a class without a clean row may be anything."""
-    one = walk(given=1.0, matrix="expected", handover=0.0, warmup_share=0.5).go(3)
-    kept = one.problem.clean.take((one.problem.clean.true != 1).nonzero()[:, 0])
-    one.method.task = dataclasses.replace(one.method.task, clean=kept)
+def test_transition_matrix_is_the_mean_prediction_per_class() -> None:
+    """On the clean set; a row of T is uniform for a class without clean samples."""
+    one = walk(given=1.0, matrix="expected", handover=0.0, warmup_share=0.5).advance(3)
+    clean = one.problem.clean.take((one.problem.clean.true != 1).nonzero()[:, 0])
+    one.method.task = dataclasses.replace(one.method.task, clean=clean)
     one.method.begin_epoch(1)
     for c in range(3):
-        rows = kept.x[kept.true == c]
+        rows = clean.x[clean.true == c]
         p = predict(one.method.net, to_input(rows, torch.float64)).softmax(1)
         expected = p.mean(0) if len(rows) else torch.full((3,), 1 / 3, dtype=torch.float64)
-        torch.testing.assert_close(one.method.noise.T[c], expected)
+        torch.testing.assert_close(one.method.transition.T[c], expected)
 
 
-def test_the_network_s_own_doubt_is_taken_out_of_it_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked with T, what warm-up expects of the clean rows, and their classes."""
-    asked = {}
+def test_deconfounded_matrix_is_used_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called with T, the predictions on the clean set and the true classes."""
+    calls = {}
 
-    def instead(T: Tensor, expected: Tensor, true: Tensor) -> Tensor:
-        asked.update(T=T, expected=expected, true=true)
+    def fake(T: Tensor, expected: Tensor, true: Tensor) -> Tensor:
+        calls.update(T=T, expected=expected, true=true)
         return torch.eye(3, dtype=T.dtype)
 
-    monkeypatch.setattr(plus, "deconfounded", instead)
+    monkeypatch.setattr(plus, "deconfounded", fake)
     plain, one = (
-        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).go(3) for matrix in ("expected", "deconfounded")
+        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).advance(3) for matrix in ("expected", "deconfounded")
     )
     for each in (plain, one):
         each.method.begin_epoch(1)
     clean = one.problem.clean
-    assert torch.equal(one.method.noise.T, torch.eye(3, dtype=torch.float64))
-    assert torch.equal(asked["T"], plain.method.noise.T)
-    assert torch.equal(asked["true"], clean.true)
-    torch.testing.assert_close(asked["expected"], predict(one.method.net, to_input(clean.x, torch.float64)).softmax(1))
+    assert torch.equal(one.method.transition.T, torch.eye(3, dtype=torch.float64))
+    assert torch.equal(calls["T"], plain.method.transition.T)
+    assert torch.equal(calls["true"], clean.true)
+    torch.testing.assert_close(calls["expected"], predict(one.method.net, to_input(clean.x, torch.float64)).softmax(1))
 
 
-def test_a_given_label_that_says_nothing_changes_nothing() -> None:
-    """With rows alike in T, or without a label, ŷ is what it is without."""
-    one = walk(given=1.0, prior=0.1).go(10)
-    without = one.method.soft_labels()
-    one.method.noise.T.fill_(1 / 3)
+def test_given_label_has_no_effect_with_a_uniform_matrix() -> None:
+    """Nor for unlabeled rows."""
+    one = walk(given=1.0, prior=0.1).advance(10)
+    estimated = one.method.soft_labels()
+    one.method.transition.T.fill_(1 / 3)
     plain = one.method.soft_labels()
     unlabeled = one.problem.train.given < 0
-    torch.testing.assert_close(without[unlabeled], plain[unlabeled])
-    assert not torch.allclose(without[~unlabeled], plain[~unlabeled])
+    torch.testing.assert_close(estimated[unlabeled], plain[unlabeled])
+    assert not torch.allclose(estimated[~unlabeled], plain[~unlabeled])
     one.method.settings = dataclasses.replace(one.method.settings, given=0.0)
     torch.testing.assert_close(one.method.soft_labels(), plain)
 
 
-def test_the_average_is_what_predicts() -> None:
-    one = walk().go()
+def test_ema_predicts() -> None:
+    one = walk().advance()
     x = to_input(one.problem.test.x, torch.float64)
     assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.ema.net, x))
     assert not torch.equal(predict(one.method.net, x), predict(one.method.ema.net, x))
 
 
-def test_the_average_goes_over_warm_up_too_and_phase_2_begins_from_it() -> None:
+def test_ema_includes_warm_up_and_phase_2_starts_from_it() -> None:
     one = walk(warmup_share=1.0, handover=0.0)
-    ema = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
+    ema = {name: weight.detach().clone() for name, weight in trainable_parameters(one.method.net).items()}
     for t in range(1, 1 + one.method.warmup * one.batches.steps(labeled_only=True)):
-        one.go(1)
-        keep = min(0.999, (1 + t) / (10 + t))
-        ended = {name: weight.detach().clone() for name, weight in trainable(one.method.net).items()}
-        ema = {name: keep * ema[name] + (1 - keep) * weight for name, weight in ended.items()}
+        one.advance(1)
+        decay = min(0.999, (1 + t) / (10 + t))
+        last = {name: weight.detach().clone() for name, weight in trainable_parameters(one.method.net).items()}
+        ema = {name: decay * ema[name] + (1 - decay) * weight for name, weight in last.items()}
     assert one.method.phase2 is None
     one.method.begin_epoch(one.method.warmup)
-    for name, weight in trainable(one.method.net).items():
+    for name, weight in trainable_parameters(one.method.net).items():
         torch.testing.assert_close(weight.detach(), ema[name])
-        assert not torch.allclose(weight.detach(), ended[name])
+        assert not torch.allclose(weight.detach(), last[name])
 
 
-def test_phase_2_begins_with_statistics_that_are_measured() -> None:
-    """After a few steps the running ones still remember where they began."""
-    one = walk(warmup_share=0.5).go(3)
+def test_phase_2_starts_with_recomputed_batchnorm_statistics() -> None:
+    """After a few steps running averages still depend on their initial values."""
+    one = walk(warmup_share=0.5).advance(3)
     lagging = {name: b.clone() for name, b in one.method.ema.net.named_buffers() if "running_mean" in name}
     one.method.begin_epoch(1)
     net, x = one.method.ema.net, to_input(one.problem.train.x, torch.float64)
@@ -244,48 +247,48 @@ def test_phase_2_begins_with_statistics_that_are_measured() -> None:
         assert torch.equal(a, b)
 
 
-def test_the_rate_falls_along_a_cosine_after_warm_up() -> None:
-    method = Walk(small_run("metalabelnet-plus", epochs=60, warmup=22, lr_milestones=(20, 40)), small_problem()).method
+def test_cosine_annealing_after_warm_up() -> None:
+    method = StepRunner(small_run("metalabelnet-plus", epochs=60, warmup=22, lr_milestones=(20, 40)), small_problem()).method
     lr = method.task.schedule.lr
     assert [method.lr_at(epoch) for epoch in (0, 7)] == [lr, lr]
     for epoch, share in ((8, 0.9567727), (20, 0.75), (30, 0.5), (40, 0.25), (59, 0.0006852)):
         assert method.lr_at(epoch) == pytest.approx(4 * lr * share, rel=1e-4)
     own = {"lr_schedule": "milestones"}
-    drops = small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22, lr_milestones=(20, 40))
-    assert Walk(drops, small_problem()).method.lr_at(20) == pytest.approx(lr / 10)
+    milestones = small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22, lr_milestones=(20, 40))
+    assert StepRunner(milestones, small_problem()).method.lr_at(20) == pytest.approx(lr / 10)
 
 
-def test_the_result_is_an_epoch_of_the_last_third() -> None:
+def test_candidates_are_the_epochs_of_the_last_third() -> None:
     for epochs, warmup, first in ((60, 22, 40), (2, 1, 1), (4, 3, 2), (3, 2, 2), (10, 0, 6)):
-        method = Walk(small_run("metalabelnet-plus", epochs=epochs, warmup=warmup), small_problem()).method
+        method = StepRunner(small_run("metalabelnet-plus", epochs=epochs, warmup=warmup), small_problem()).method
         assert (method.candidates_from, method.candidates_from < epochs) == (first, True)
     own = {"lr_schedule": "milestones"}
-    method = Walk(small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22), small_problem()).method
+    method = StepRunner(small_run("metalabelnet-plus", settings=own, epochs=60, warmup=22), small_problem()).method
     assert method.candidates_from == method.warmup == 8
 
 
-def test_a_rate_of_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="lr_scale=0 leaves nothing to learn with"):
+def test_lr_scale_0_is_rejected() -> None:
+    with pytest.raises(InputError, match="lr_scale=0 gives a learning rate of 0"):
         small_run("metalabelnet-plus", settings={"lr_scale": 0.0})
 
 
-def test_tables_and_numbers_have_no_strong_view_and_do_without() -> None:
+def test_non_images_are_trained_without_strong_augmentation() -> None:
     problem = small_problem()
-    assert Walk(small_run("metalabelnet-plus"), problem).method.strong_from == 1
+    assert StepRunner(small_run("metalabelnet-plus"), problem).method.strong_augment_from == 1
     numbers = {
         part: dataclasses.replace(rows, x=to_input(rows.x, torch.float64))
         for part, rows in vars(problem).items()
         if isinstance(rows, Rows)
     }
-    one = Walk(small_run("metalabelnet-plus", settings={"warmup_share": 0.5}), dataclasses.replace(problem, **numbers))
-    assert one.method.strong_from is None
+    one = StepRunner(small_run("metalabelnet-plus", settings={"warmup_share": 0.5}), dataclasses.replace(problem, **numbers))
+    assert one.method.strong_augment_from is None
     off = {"consistency": 0.0, "warmup_share": 0.5}
-    images = Walk(small_run("metalabelnet-plus", settings=off), problem)
-    assert one.go().losses == images.go().losses
+    images = StepRunner(small_run("metalabelnet-plus", settings=off), problem)
+    assert one.advance().losses == images.advance().losses
 
 
-def test_warm_up_takes_its_share() -> None:
-    for share, warmup, taken in (
+def test_warmup_share_is_rounded_up() -> None:
+    for share, warmup, expected in (
         (0.0, 11, 0),
         (0.35, 0, 0),
         (0.35, 1, 1),
@@ -294,34 +297,34 @@ def test_warm_up_takes_its_share() -> None:
         (1.0, 11, 11),
     ):
         run = small_run("metalabelnet-plus", settings={"warmup_share": share}, epochs=60, warmup=warmup)
-        method = Walk(run, small_problem()).method
+        method = StepRunner(run, small_problem()).method
         assert isinstance(method, MetaLabelNetPlus)
-        assert method.warmup == taken
-        assert method.labeled_only(taken - 1) is True
-        assert method.labeled_only(taken) is False
+        assert method.warmup == expected
+        assert method.labeled_only(expected - 1) is True
+        assert method.labeled_only(expected) is False
 
 
 @pytest.mark.parametrize("name", ["warmup_share", "ema", "handover"])
-def test_a_share_is_a_share(name: str) -> None:
-    with pytest.raises(InputError, match=rf"{name}=1.5 is not a share in \[0, 1\]"):
+def test_fractions_out_of_range_are_rejected(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}=1.5 is out of range: give a number from 0 to 1"):
         small_run("metalabelnet-plus", settings={name: 1.5})
 
 
-def test_the_clean_samples_fit_the_last_layer_anew_where_phase_2_begins() -> None:
+def test_head_is_refit_to_the_clean_set_when_phase_2_starts() -> None:
     one, other = walk(handover=0.5), walk(handover=0.0)
     for each in (one, other):
         each.method.begin_epoch(each.method.warmup)
     method, x = one.method, one.problem.clean.x
     head = method.net.get_submodule(method.head)
     assert torch.equal(head.weight, method.ema.net.get_submodule(method.head).weight)
-    fitted, before = (
+    refit_loss, plain_loss = (
         float(functional.cross_entropy(predict(each.method.net, to_input(x, torch.float64)), one.problem.clean.true))
         for each in (one, other)
     )
-    assert fitted < before
+    assert refit_loss < plain_loss
 
 
-def test_soft_labels_are_handed_over_from_what_was_known_at_first() -> None:
+def test_soft_labels_move_from_refit_predictions_to_current_ones() -> None:
     one = walk(handover=0.5)
     method, rows = one.method, one.problem.train
     first, length = method.warmup, 0.5 * (method.epochs - method.warmup)
@@ -329,39 +332,39 @@ def test_soft_labels_are_handed_over_from_what_was_known_at_first() -> None:
     x, given = to_input(rows.x[index], torch.float64), rows.given[index]
     method.begin_epoch(first)
     log_r = predict(method.net, x).log_softmax(1)
-    _, q = method.ema.ask(x)
-    s, log_t = method.settings, method.noise.get_buffer("T").clamp_min(1e-6).log()
+    _, q = method.ema.features_and_logits(x)
+    s, log_t = method.settings, method.transition.get_buffer("T").clamp_min(1e-6).log()
     own = s.prior * q.log_softmax(1) + s.given * log_t.T[given]
     for epoch in range(first, method.epochs):
         method.begin_epoch(epoch)
         rho = max(0.0, 1 - (epoch - first) / length)
-        _, evidence = method._known(x, given, index)
+        _, evidence = method._features_and_evidence(x, given, index)
         torch.testing.assert_close(evidence, rho * log_r + (1 - rho) * own)
     assert rho == 0
 
 
-def test_a_run_that_is_handed_over_goes_on_where_it_was() -> None:
-    whole, half = walk(handover=1.0).go(), walk(handover=1.0)
-    half.go(len(whole.losses) - 2)
+def test_resume_during_handover_gives_same_losses() -> None:
+    whole, half = walk(handover=1.0).advance(), walk(handover=1.0)
+    half.advance(len(whole.losses) - 2)
     rest = walk(handover=1.0)
-    rest.method.load_state(half.method.state())
+    rest.method.load_state_dict(half.method.state_dict())
     rest.epoch, rest.step = half.epoch, half.step
-    assert half.losses + rest.go().losses == whole.losses
+    assert half.losses + rest.advance().losses == whole.losses
 
 
-def test_of_many_clean_samples_some_are_enough_to_fit_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, asked = walk(), []
-    monkeypatch.setattr(plus, "MEASURED", 5)
-    monkeypatch.setattr(plus, "fit_near", lambda v, y, weight, bias, _: (asked.append((v, y)), (weight, bias))[1])
+def test_head_refit_uses_a_limited_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, calls = walk(), []
+    monkeypatch.setattr(plus, "MAX_FIT_SAMPLES", 5)
+    monkeypatch.setattr(plus, "refit_head", lambda v, y, weight, bias, _: (calls.append((v, y)), (weight, bias))[1])
     one.method.begin_epoch(one.method.warmup)
-    ((v, y),) = asked
+    ((v, y),) = calls
     clean = one.problem.clean
     assert torch.equal(y, clean.true[torch.arange(5) * len(clean) // 5])
     assert len(v) == 5
 
 
-def steep_net(*, bias: bool) -> torch.nn.Module:
-    """Features that nothing normalises, a hundred times too small."""
+def net_with_small_features(*, bias: bool) -> torch.nn.Module:
+    """Return a network without normalization whose features are a hundred times too small."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU())
     with torch.no_grad():
@@ -370,39 +373,39 @@ def steep_net(*, bias: bool) -> torch.nn.Module:
     return net.append(torch.nn.Linear(16, 3, bias=bias))
 
 
-@pytest.mark.parametrize(("bias", "steep"), [(True, 1e-9), (True, 1e9), (False, 1e9)])
-def test_a_layer_that_the_network_cannot_take_over_is_asked_all_the_same(
-    bias: bool, steep: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bias", "max_ratio"), [(True, 1e-9), (True, 1e9), (False, 1e9)])
+def test_refit_head_is_used_for_r_even_if_it_is_not_copied(
+    bias: bool, max_ratio: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too steep to learn on from, or with a bias where the network has none: then r alone is of it."""
-    monkeypatch.setattr(plus, "STEEP", steep)
+    """It is not copied if its norm is too large or the last layer of the network has no bias."""
+    monkeypatch.setattr(plus, "MAX_HEAD_NORM_RATIO", max_ratio)
     run, problem = small_run("metalabelnet-plus"), small_problem()
-    method = build(run, problem, steep_net(bias=bias))
-    before = {name: weight.detach().clone() for name, weight in trainable(method.net).items()}
+    method = build_method(run, problem, net_with_small_features(bias=bias))
+    before = {name: weight.detach().clone() for name, weight in trainable_parameters(method.net).items()}
     method.begin_epoch(method.warmup)
-    same = all(torch.equal(weight, before[name]) for name, weight in trainable(method.net).items())
-    assert same == (not bias or steep < 1)
+    same = all(torch.equal(weight, before[name]) for name, weight in trainable_parameters(method.net).items())
+    assert same == (not bias or max_ratio < 1)
     rows = problem.train
-    right = (method.first["log_r"].argmax(1) == rows.true).double().mean()
-    assert right > 0.9  # the clean samples tell the blobs apart
-    if bias and steep > 1:
+    accuracy = (method.refit_predictions["log_r"].argmax(1) == rows.true).double().mean()
+    assert accuracy > 0.9  # the clean samples suffice to separate the blobs
+    if bias and max_ratio > 1:
         x = to_input(rows.x, torch.float64)
-        torch.testing.assert_close(method.first["log_r"], predict(method.net, x).log_softmax(1))
+        torch.testing.assert_close(method.refit_predictions["log_r"], predict(method.net, x).log_softmax(1))
 
 
-def test_features_of_no_scale_make_a_layer_too_steep() -> None:
-    method = build(small_run("metalabelnet-plus"), small_problem(), steep_net(bias=True))
+def test_small_features_give_a_refit_head_that_is_not_copied() -> None:
+    method = build_method(small_run("metalabelnet-plus"), small_problem(), net_with_small_features(bias=True))
     before = method.net[-1].weight.detach().clone()
     method.begin_epoch(method.warmup)
     assert torch.equal(method.net[-1].weight, before)
 
 
-def test_a_model_is_loaded_among_rows_whose_truth_nobody_knows() -> None:
-    one = walk().go()
+def test_model_is_loaded_with_rows_without_true_labels() -> None:
+    one = walk().advance()
     problem = small_problem()
     unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
     parts = {"train": unknown, "clean": unknown, "validation": unknown, "test": unknown}
-    other = build(one.run, dataclasses.replace(problem, **parts))
-    other.load_model(one.method.model())
-    assert torch.equal(other.noise.T, one.method.noise.T)
+    other = build_method(one.run, dataclasses.replace(problem, **parts))
+    other.load_model_state_dict(one.method.model_state_dict())
+    assert torch.equal(other.transition.T, one.method.transition.T)
     assert torch.isfinite(other.soft_labels()).all()

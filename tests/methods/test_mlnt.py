@@ -1,4 +1,4 @@
-"""What MLNT promises beside the contract: its losses and labels, its step written out, its teacher and stages."""
+"""MLNT: losses, synthetic labels, the step compared with one written out, teacher and ramp-up."""
 
 import copy
 import math
@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.data.batches import Batch, to_input
 from metalabelnet.errors import InputError
 from metalabelnet.methods.mlnt import MLNT, MLNTSettings, consistency_loss, synthetic_labels
-from metalabelnet.nets.head import Extractor
+from metalabelnet.nets.head import FeatureExtractor
 from metalabelnet.seeds import generator
 from metalabelnet.train.settings import recipe
-from small import Walk, blobs, small_problem, small_run
+from small_runs import StepRunner, column_images, small_problem, small_run
 
 
 def pairs(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -28,27 +28,27 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def walk(steps: int, **settings: object) -> Walk:
-    return Walk(small_run("mlnt", settings={"synthetic": 2, **settings}), small_problem()).go(steps)
+def walk(steps: int, **settings: object) -> StepRunner:
+    return StepRunner(small_run("mlnt", settings={"synthetic": 2, **settings}), small_problem()).advance(steps)
 
 
 def after_warm_up(steps: int = 14, **settings: object) -> tuple[MLNT, Batch]:
-    """A method in its second stage, and its next batch."""
+    """Return a method after warm-up and its next batch."""
     w = walk(steps, **settings)
     w.method.begin_epoch(w.epoch)
     return w.method, next(w.batches.epoch(w.epoch, labeled_only=True, start=w.step))
 
 
-def test_consistency_is_zero_in_agreement_and_cross_entropy_for_a_sure_teacher() -> None:
+def test_consistency_is_zero_in_agreement_and_cross_entropy_for_a_one_hot_teacher() -> None:
     z, t = pairs()
     torch.testing.assert_close(consistency_loss(t + 3.0, t), torch.zeros(6, dtype=torch.float64))
     assert (consistency_loss(z, t) > 0).all()
     label = torch.arange(6) % 4
-    sure = 1e4 * nn.functional.one_hot(label, 4).double()
-    torch.testing.assert_close(consistency_loss(z, sure), cross_entropy(z, label))
+    one_hot = 1e4 * nn.functional.one_hot(label, 4).double()
+    torch.testing.assert_close(consistency_loss(z, one_hot), cross_entropy(z, label))
 
 
-def test_consistency_against_a_double_loop() -> None:
+def test_consistency_equals_a_naive_loop() -> None:
     z, t = pairs()
     expected = []
     for student, teacher in zip(z.tolist(), t.tolist(), strict=True):
@@ -67,7 +67,7 @@ def test_gradient_of_consistency_is_p_minus_q() -> None:
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
-def test_extreme_logits(size: float) -> None:
+def test_extreme_logits_are_finite(size: float) -> None:
     z = (size * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0]])).requires_grad_()
     t = size * torch.tensor([[-1.0, 1.0, 0.0], [1.0, 0.0, -1.0]])
     loss = consistency_loss(z, t)
@@ -76,7 +76,7 @@ def test_extreme_logits(size: float) -> None:
 
 
 @pytest.mark.parametrize(("share", "changed"), [(0.0, 0), (0.5, 10), (0.33, 7), (1.0, 20)])
-def test_a_share_of_the_batch_takes_a_neighbours_label(share: float, changed: int) -> None:
+def test_share_of_the_batch_gets_a_neighbors_label(share: float, changed: int) -> None:
     given = torch.arange(20) % 4
     labels = synthetic_labels(given, given[:, None].expand(20, 3) + 10, share, random())
     assert int((labels != given).sum()) == changed
@@ -84,25 +84,25 @@ def test_a_share_of_the_batch_takes_a_neighbours_label(share: float, changed: in
     assert torch.equal(given, torch.arange(20) % 4)
 
 
-def test_every_sample_and_every_neighbour_is_as_likely() -> None:
-    """4000 draws of half of 6 samples with 5 neighbours: each pair 400 times, within four standard errors."""
-    given, neighbours = torch.full((6,), -1), torch.arange(30).reshape(6, 5)
+def test_samples_and_neighbors_are_drawn_uniformly() -> None:
+    """4000 draws of half of 6 samples with 5 neighbors: each pair 400 times, within four standard errors."""
+    given, neighbors = torch.full((6,), -1), torch.arange(30).reshape(6, 5)
     counts = torch.zeros(30)
     g = random()
     for _ in range(4000):
-        labels = synthetic_labels(given, neighbours, 0.5, g)
+        labels = synthetic_labels(given, neighbors, 0.5, g)
         counts[labels[labels >= 0]] += 1
     assert float(counts.sum()) == 4000 * 3
     assert float((counts - 400).abs().max()) < 4 * math.sqrt(4000 * 0.1 * 0.9)
 
 
 @pytest.mark.parametrize("differentiation", ["exact", "double-backward"])
-def test_a_step_equals_the_method_written_out(differentiation: str) -> None:
-    """Plain autograd through every look-ahead, one loss, one backward pass; BatchNorm in train mode."""
+def test_step_equals_the_method_written_out(differentiation: str) -> None:
+    """By autograd through every look-ahead, in one backward pass, with BatchNorm in train mode."""
     method, batch = after_warm_up(differentiation=differentiation, synthetic=3)
     assert method.net.training
     other = copy.deepcopy(method)
-    net, theta = other.net, trainable(other.net)
+    net, theta = other.net, trainable_parameters(other.net)
 
     def f(weights: dict[str, Tensor]) -> Tensor:
         return forward(net, batch.x, weights, seed=batch.seed, update_statistics=False)
@@ -112,39 +112,39 @@ def test_a_step_equals_the_method_written_out(differentiation: str) -> None:
     loss = cross_entropy(f(theta), batch.given).mean()
     for m in range(3):
         g = generator(batch.seed, "synthetic", m)
-        y_m = synthetic_labels(batch.given, given[other.neighbours.rows[batch.index]], 0.5, g)
+        y_m = synthetic_labels(batch.given, given[other.neighbors.rows[batch.index]], 0.5, g)
         d = torch.autograd.grad(cross_entropy(f(theta), y_m).mean(), list(theta.values()), create_graph=True)
         ahead = {k: w - 0.2 * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
         loss = loss + 2.0 / 3 * (q * (q.log() - f(ahead).log_softmax(1))).sum(1).mean()
     other.sgd.zero_grad()
     loss.backward(inputs=list(theta.values()))
     other.sgd.step()
-    followed = [0.999 * a + 0.001 * b for a, b in zip(other.teacher.parameters(), net.parameters(), strict=True)]
+    updated_teacher = [0.999 * a + 0.001 * b for a, b in zip(other.teacher.parameters(), net.parameters(), strict=True)]
 
     torch.testing.assert_close(method.step(batch), loss.detach(), rtol=1e-10, atol=0)
     for mine, theirs in zip(method.net.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
-    for mine, theirs in zip(method.teacher.parameters(), followed, strict=True):
+    for mine, theirs in zip(method.teacher.parameters(), updated_teacher, strict=True):
         torch.testing.assert_close(mine, theirs.detach(), rtol=1e-10, atol=1e-12)
 
 
-def test_the_teacher_starts_as_the_network_at_the_end_of_warm_up_and_predicts() -> None:
+def test_teacher_starts_as_the_network_at_the_end_of_warm_up_and_predicts() -> None:
     w = walk(8)
     assert w.method.teacher is None
-    x = blobs(6, seed=9).x
+    x = column_images(6, seed=9).x
     before = w.method.logits(x)
     w.method.begin_epoch(2)
     assert torch.equal(before, w.method.logits(x))
     student = {k: t.clone() for k, t in w.method.net.state_dict().items()}
     assert all(torch.equal(student[k], t) for k, t in w.method.teacher.state_dict().items())
-    w.go(2)
+    w.advance(2)
     logits = w.method.logits(x)
     assert torch.equal(logits, w.method.teacher.eval()(to_input(x, torch.float64)))
     assert not torch.equal(logits, w.method.net.eval()(to_input(x, torch.float64)))
     assert not any(weight.requires_grad for weight in w.method.teacher.parameters())
 
 
-def test_the_teachers_statistics_are_those_of_its_own_passes() -> None:
+def test_teacher_statistics_come_from_its_own_forward_passes() -> None:
     method, batch = after_warm_up()
     by_hand = copy.deepcopy(method.teacher).train()
     with torch.no_grad():
@@ -154,16 +154,16 @@ def test_the_teachers_statistics_are_those_of_its_own_passes() -> None:
         torch.testing.assert_close(buffer, by_hand.get_buffer(name))
 
 
-def test_student_statistics_follow_the_training_batch_alone() -> None:
+def test_student_statistics_are_updated_once_per_step() -> None:
     method, batch = after_warm_up()
     before = int(method.net[1].num_batches_tracked)
     method.step(batch)
     assert int(method.net[1].num_batches_tracked) == before + 1
 
 
-def test_weight_and_memory_ramp_up_after_warm_up() -> None:
+def test_weight_and_ema_decay_ramp_up_after_warm_up() -> None:
     """20 of 120 epochs, scaled to the run: with 30 epochs and 11 of warm-up, epochs 11 to 15."""
-    method = Walk(small_run("mlnt", epochs=30, warmup=11), small_problem()).method
+    method = StepRunner(small_run("mlnt", epochs=30, warmup=11), small_problem()).method
     weights, gammas = [], []
     for epoch in range(11, 18):
         method.begin_epoch(epoch)
@@ -174,39 +174,39 @@ def test_weight_and_memory_ramp_up_after_warm_up() -> None:
     assert gammas == [0.99] * 5 + [0.999] * 2
 
 
-def test_neighbours_are_labeled_rows_near_in_the_features_of_the_warmed_up_network() -> None:
-    w = Walk(small_run("mlnt", settings={"neighbours": 4}), small_problem(unlabeled=5)).go(6)
-    assert w.method.neighbours is None
+def test_neighbors_are_the_nearest_labeled_rows_in_feature_space() -> None:
+    w = StepRunner(small_run("mlnt", settings={"neighbors": 4}), small_problem(unlabeled=5)).advance(6)
+    assert w.method.neighbors is None
     w.method.begin_epoch(2)
-    rows, train = w.method.neighbours.rows, w.problem.train
+    rows, train = w.method.neighbors.rows, w.problem.train
     assert torch.equal(rows[:5], torch.full((5, 4), -1))
-    v = Extractor(w.method.net, w.method.head)(to_input(train.x, torch.float64))
+    v = FeatureExtractor(w.method.net, w.method.head)(to_input(train.x, torch.float64))
     for i in range(5, 48):
-        far = sorted((float((v[i] - v[j]).square().sum()), j) for j in range(5, 48) if j != i)
-        assert rows[i].tolist() == [j for _, j in far[:4]]
+        by_distance = sorted((float((v[i] - v[j]).square().sum()), j) for j in range(5, 48) if j != i)
+        assert rows[i].tolist() == [j for _, j in by_distance[:4]]
 
 
-def test_neighbours_are_found_once() -> None:
+def test_neighbors_are_computed_once() -> None:
     w = walk(9)
-    before = w.method.neighbours.rows.clone()
-    w.go()
-    assert torch.equal(before, w.method.neighbours.rows)
+    before = w.method.neighbors.rows.clone()
+    w.advance()
+    assert torch.equal(before, w.method.neighbors.rows)
 
 
-def test_without_consistency_the_student_learns_as_in_warm_up() -> None:
+def test_consistency_0_trains_the_student_as_in_warm_up() -> None:
     method, batch = after_warm_up(consistency=0.0)
     other = copy.deepcopy(method)
     method.step(batch)
-    other.learn(batch.x, batch.given, batch.seed)
+    other.cross_entropy_step(batch.x, batch.given, batch.seed)
     for mine, theirs in zip(method.net.parameters(), other.net.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_settings_are_the_papers_and_refuse_what_cannot_be() -> None:
+def test_defaults_are_the_papers_and_values_out_of_range_are_rejected() -> None:
     s = MLNTSettings()
-    assert (s.synthetic, s.neighbours, s.share, s.look_ahead, s.ema, s.ema_later) == (10, 10, 0.5, 0.2, 0.99, 0.999)
+    assert (s.synthetic, s.neighbors, s.share, s.look_ahead, s.ema, s.ema_later) == (10, 10, 0.5, 0.2, 0.99, 0.999)
     run = recipe("digits", method="mlnt", preset="own")
     assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (120, 0.2, (80,), 128)
-    for name, value, word in (("synthetic", 0, "least is 1"), ("share", 1.5, "from 0 to 1"), ("ema", 2, "from 0 to 1")):
+    for name, value, word in (("synthetic", 0, "1 or more"), ("share", 1.5, "from 0 to 1"), ("ema", 2, "from 0 to 1")):
         with pytest.raises(InputError, match=word):
             recipe("digits", method="mlnt", settings={name: value})

@@ -1,4 +1,4 @@
-"""What MSLG promises beside the contract: its iteration written out, and a table that is addressed by row."""
+"""MSLG: the iteration compared with one written out, and the table of label logits."""
 
 import copy
 from dataclasses import replace
@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from metalabelnet.core.forward_pass import forward, trainable
+from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.losses import classification_loss
 from metalabelnet.core.meta_gradient import MetaGradient
 from metalabelnet.data.batches import Batch
 from metalabelnet.methods import METHODS
-from metalabelnet.methods.mslg import MSLG, MSLGSettings, rows_of
+from metalabelnet.methods.mslg import MSLG, MSLGSettings, soft_label_source
 from metalabelnet.train.settings import recipe
-from small import Walk, small_problem, small_run
+from small_runs import StepRunner, small_problem, small_run
 
 
 def in_phase_2(**settings: object) -> tuple[MSLG, Batch]:
-    """A method in the middle of phase 2, and its next batch."""
-    walk = Walk(small_run("mslg", settings=settings), small_problem()).go(11)
+    """Return a method in the middle of phase 2 and its next batch."""
+    walk = StepRunner(small_run("mslg", settings=settings), small_problem()).advance(11)
     walk.method.begin_epoch(walk.epoch)
     return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
 
@@ -30,9 +30,9 @@ def mean_kl(logits: Tensor, log_y_hat: Tensor) -> Tensor:
     return (p * (p.log() - log_y_hat)).mean()
 
 
-def by_definition(method: MSLG, batch: Batch, y_tilde: Tensor) -> Tensor:
-    """∂L_meta/∂ỹ by plain autograd through the look-ahead."""
-    theta = trainable(method.net)
+def naive_meta_gradient(method: MSLG, batch: Batch, y_tilde: Tensor) -> Tensor:
+    """Return ∂L_meta/∂ỹ by autograd through the look-ahead."""
+    theta = trainable_parameters(method.net)
     z = forward(method.net, batch.x, theta, seed=batch.seed, update_statistics=False)
     d = torch.autograd.grad(mean_kl(z, y_tilde.log_softmax(1)), list(theta.values()), create_graph=True)
     ahead = {k: w - 0.5 * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
@@ -40,12 +40,12 @@ def by_definition(method: MSLG, batch: Batch, y_tilde: Tensor) -> Tensor:
     return torch.autograd.grad(torch.nn.functional.cross_entropy(z_m, batch.clean_y), y_tilde)[0]
 
 
-def test_exact_equals_double_backward_and_the_definition() -> None:
-    """With the method's own loss and rows, on convolutions with BatchNorm in train mode."""
+def test_exact_equals_double_backward_and_naive_meta_gradient() -> None:
+    """With the loss and rows of the method, on convolutions with BatchNorm in train mode."""
     method, batch = in_phase_2()
     assert method.net.training
-    theta, labels = trainable(method.net), rows_of(method.table, batch.index, 4000.0)
-    answers = []
+    theta, labels = trainable_parameters(method.net), soft_label_source(method.table, batch.index, 4000.0)
+    results = []
     for differentiation in ("exact", "double-backward"):
         log_y_hat = labels.log_y_hat()
         (by_y,) = MetaGradient(differentiation)(
@@ -59,19 +59,19 @@ def test_exact_equals_double_backward_and_the_definition() -> None:
             ),
             inner_step=0.5,
         )
-        answers.append(by_y)
-    truth = by_definition(method, batch, labels.phi[0])
-    for answer in answers:
-        assert float((answer - truth).norm() / truth.norm()) < 1e-10
+        results.append(by_y)
+    expected = naive_meta_gradient(method, batch, labels.phi[0])
+    for result in results:
+        assert float((result - expected).norm() / expected.norm()) < 1e-10
 
 
 @pytest.mark.parametrize("differentiation", ["exact", "double-backward"])
-def test_a_step_equals_the_algorithm_written_out(differentiation: str) -> None:
+def test_step_equals_the_algorithm_written_out(differentiation: str) -> None:
     method, batch = in_phase_2(differentiation=differentiation)
     other = copy.deepcopy(method)
     y_tilde = method.table.logits[batch.index].clone().requires_grad_()
-    new = (y_tilde - 4000 * by_definition(other, batch, y_tilde)).detach()
-    z = forward(other.net, batch.x, trainable(other.net), seed=batch.seed, update_statistics=False)
+    new = (y_tilde - 4000 * naive_meta_gradient(other, batch, y_tilde)).detach()
+    z = forward(other.net, batch.x, trainable_parameters(other.net), seed=batch.seed, update_statistics=False)
     p = z.softmax(1)
     loss = mean_kl(z, new.log_softmax(1)) - (p * p.log()).mean()
     other.sgd.zero_grad()
@@ -84,8 +84,8 @@ def test_a_step_equals_the_algorithm_written_out(differentiation: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_only_the_rows_of_the_batch_move_and_their_sums_stay() -> None:
-    """∂L_meta/∂ỹ = (α/NC) ṗ, and probabilities that change keep their sum: Σ_j ỹ_j stays K."""
+def test_only_the_soft_label_source_the_batch_move_and_their_sums_stay() -> None:
+    """∂L_meta/∂ỹ = (α/NC) ṗ, and Σ_j ṗ_j = 0, so Σ_j ỹ_j stays K."""
     method, batch = in_phase_2()
     before = method.table.logits.clone()
     method.step(batch)
@@ -94,7 +94,7 @@ def test_only_the_rows_of_the_batch_move_and_their_sums_stay() -> None:
     torch.testing.assert_close(method.table.logits.sum(1), torch.full((48,), 10.0, dtype=torch.float64))
 
 
-def test_labels_belong_to_samples_not_to_places_in_a_batch() -> None:
+def test_labels_are_addressed_by_row_not_by_position_in_the_batch() -> None:
     method, batch = in_phase_2()
     other = copy.deepcopy(method)
     other.iteration.f, other.iteration.sgd = other.net, other.sgd
@@ -104,10 +104,10 @@ def test_labels_belong_to_samples_not_to_places_in_a_batch() -> None:
     torch.testing.assert_close(method.table.logits, other.table.logits, rtol=1e-9, atol=1e-9)
 
 
-def test_the_table_starts_from_the_given_labels_at_the_end_of_warm_up() -> None:
-    walk = Walk(small_run("mslg"), small_problem(unlabeled=5))
+def test_table_starts_from_the_given_labels_at_the_end_of_warm_up() -> None:
+    walk = StepRunner(small_run("mslg"), small_problem(unlabeled=5))
     while walk.epoch < 2:
-        walk.go(1)
+        walk.advance(1)
         if walk.epoch < 2:
             assert walk.method.soft_labels() is None
     walk.method.table = None
@@ -118,7 +118,7 @@ def test_the_table_starts_from_the_given_labels_at_the_end_of_warm_up() -> None:
     torch.testing.assert_close(walk.method.soft_labels()[:5], torch.full((5, 3), 1 / 3, dtype=torch.float64))
 
 
-def test_beginning_an_epoch_again_leaves_the_table() -> None:
+def test_begin_epoch_again_keeps_the_table() -> None:
     method, batch = in_phase_2()
     method.step(batch)
     before = method.table.logits.clone()
@@ -126,27 +126,27 @@ def test_beginning_an_epoch_again_leaves_the_table() -> None:
     assert torch.equal(before, method.table.logits)
 
 
-def test_rows_without_a_label_stay_as_they_are() -> None:
-    walk = Walk(small_run("mslg"), small_problem(unlabeled=24)).go()
+def test_unlabeled_rows_stay_uniform() -> None:
+    walk = StepRunner(small_run("mslg"), small_problem(unlabeled=24)).advance()
     torch.testing.assert_close(walk.method.soft_labels()[:24], torch.full((24, 3), 1 / 3, dtype=torch.float64))
 
 
-def test_phase_2_never_reads_a_given_label_again() -> None:
+def test_phase_2_does_not_read_given_labels() -> None:
     finished = []
-    for spoil in (False, True):
-        walk = Walk(small_run("mslg"), small_problem()).go(9)
-        if spoil:
+    for corrupt in (False, True):
+        walk = StepRunner(small_run("mslg"), small_problem()).advance(9)
+        if corrupt:
             walk.problem.train.given.copy_((walk.problem.train.given + 1) % 3)
-        finished.append(walk.go().method.model())
+        finished.append(walk.advance().method.model_state_dict())
     assert all(torch.equal(finished[0][k], finished[1][k]) for k in finished[0])
 
 
-def test_labels_come_nearer_to_the_truth() -> None:
-    """On an easy problem with a third of the labels wrong, with a β for batches of 12 and not 128."""
+def test_labels_improve() -> None:
+    """On an easy problem with a third of the labels wrong, with β for a batch size of 12 instead of 128."""
     problem = small_problem(wrong=0.35)
     soft = (
-        Walk(small_run("mslg", epochs=14, lr_milestones=(12,), settings={"label_step": 400}), problem)
-        .go()
+        StepRunner(small_run("mslg", epochs=14, lr_milestones=(12,), settings={"label_step": 400}), problem)
+        .advance()
         .method.soft_labels()
     )
     given, true = problem.train.given, problem.train.true
@@ -162,9 +162,9 @@ def test_extreme_label_logits(size: float) -> None:
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, [z, y]))
 
 
-def test_settings_are_the_authors() -> None:
+def test_defaults_are_those_of_the_authors_code() -> None:
     s = MSLGSettings()
     assert (s.inner_step, s.label_step, s.k, s.entropy_weight, s.loss_scale) == (0.5, 4000, 10, 1, "per-class-mean")
     run = recipe("digits", method="mslg", preset="own")
     assert (run.epochs, run.warmup, run.batch_size) == (120, 44, 128)
-    assert METHODS["mslg"].unlabeled == "left out"
+    assert not METHODS["mslg"].traits.uses_unlabeled

@@ -1,4 +1,4 @@
-"""The averaged network: the formula, its limit, and what it reads on the way."""
+"""EMA: the formula, its limit, features and logits, and its checkpoint."""
 
 import copy
 
@@ -10,62 +10,60 @@ from metalabelnet.core.forward_pass import predict
 from metalabelnet.nets.ema import EMA
 
 
-def net() -> nn.Sequential:
+def build_net() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).double()
 
 
-def walked(one: nn.Module, t: int) -> nn.Module:
-    """Another place for every weight and statistic."""
+def perturb(net: nn.Module, t: int) -> nn.Module:
+    """Change every weight and statistic in place, and return the network."""
     with torch.no_grad():
-        for k, tensor in enumerate((*one.parameters(), *one.buffers())):
+        for k, tensor in enumerate((*net.parameters(), *net.buffers())):
             tensor.add_(k + t)
-    return one
+    return net
 
 
-@pytest.mark.parametrize("most", [0.0, 0.3, 0.999])
-def test_it_is_the_formula(most: float) -> None:
-    one = net()
-    average = EMA(one, "3", most)
-    expected = {name: tensor.clone() for name, tensor in one.state_dict().items()}
+@pytest.mark.parametrize("max_decay", [0.0, 0.3, 0.999])
+def test_update_equals_formula(max_decay: float) -> None:
+    net = build_net()
+    ema = EMA(net, "3", max_decay)
+    expected = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     for t in range(1, 6):
-        average.follow(walked(one, t))
-        keep = min(most, (1 + t) / (10 + t))
-        for name, tensor in one.state_dict().items():
-            slow = keep * expected[name] + (1 - keep) * tensor
-            expected[name] = slow if tensor.is_floating_point() else tensor.clone()
-    for name, tensor in average.net.state_dict().items():
+        ema.update(perturb(net, t))
+        decay = min(max_decay, (1 + t) / (10 + t))
+        for name, tensor in net.state_dict().items():
+            averaged = decay * expected[name] + (1 - decay) * tensor
+            expected[name] = averaged if tensor.is_floating_point() else tensor.clone()
+    for name, tensor in ema.net.state_dict().items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-12, atol=1e-12)
 
 
-def test_keeping_nothing_it_is_the_classifier() -> None:
-    one = net()
-    average = EMA(one, "3", 0.0)
-    average.follow(walked(one, 1))
-    assert all(
-        torch.equal(a, b) for a, b in zip(average.net.state_dict().values(), one.state_dict().values(), strict=True)
-    )
+def test_zero_decay_copies_classifier() -> None:
+    net = build_net()
+    ema = EMA(net, "3", 0.0)
+    ema.update(perturb(net, 1))
+    assert all(torch.equal(a, b) for a, b in zip(ema.net.state_dict().values(), net.state_dict().values(), strict=True))
 
 
-def test_it_gives_features_and_logits_and_keeps_nothing() -> None:
-    one, x = net(), torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    average = EMA(copy.deepcopy(one), "3", 0.9)
-    average.net.train()  # whatever others do to it
-    v, logits = average.ask(x)
-    assert torch.equal(logits, predict(one, x))
-    assert torch.equal(one[3](v), logits)
-    assert not average.net[3]._forward_pre_hooks
+def test_features_and_logits_leave_no_hook() -> None:
+    net, x = build_net(), torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ema = EMA(copy.deepcopy(net), "3", 0.9)
+    ema.net.train()  # must be ignored
+    v, logits = ema.features_and_logits(x)
+    assert torch.equal(logits, predict(net, x))
+    assert torch.equal(net[3](v), logits)
+    assert not ema.net[3]._forward_pre_hooks
     assert not logits.requires_grad
 
 
-def test_its_steps_are_a_part_of_a_checkpoint() -> None:
-    one = net()
-    average, again = EMA(one, "3", 0.9), EMA(one, "3", 0.9)
+def test_step_count_is_restored_from_checkpoint() -> None:
+    net = build_net()
+    ema, restored = EMA(net, "3", 0.9), EMA(net, "3", 0.9)
     for t in range(3):
-        average.follow(walked(one, t))
-    again.net.load_state_dict(average.net.state_dict())
-    again.memory.load_state_dict(average.memory.state_dict())
-    for each in (average, again):
-        each.follow(one)
-    assert all(torch.equal(a, b) for a, b in zip(average.net.parameters(), again.net.parameters(), strict=True))
+        ema.update(perturb(net, t))
+    restored.net.load_state_dict(ema.net.state_dict())
+    restored.state.load_state_dict(ema.state.state_dict())
+    for average in (ema, restored):
+        average.update(net)
+    assert all(torch.equal(a, b) for a, b in zip(ema.net.parameters(), restored.net.parameters(), strict=True))

@@ -1,4 +1,4 @@
-"""Everything end to end on digits by `reproduce … --smoke`: the files it leaves, and that it is then done."""
+"""`reproduce … --smoke` end to end on digits: the files it writes, and that a second call runs nothing."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from metalabelnet.cli import main
+from metalabelnet.reproduction.experiments import RUNNABLE
 from metalabelnet.reproduction.figures import FIGURES
-from metalabelnet.reproduction.recipes import READY
 from metalabelnet.reproduction.results import Results
 
-TABLES = tuple(name for name in READY if name not in FIGURES)
+TABLES = tuple(name for name in RUNNABLE if name not in FIGURES)
 
 
 def smoke(names: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run it; gives what it said while it ran."""
-    places = [f"--{name}={folder / name}" for name in ("results", "out", "figures")]
-    assert main(["reproduce", *names, "--smoke", "--device", "cpu", *places]) == 0
+    """Run the smoke test of these experiments; returns stderr."""
+    folders = [f"--{name}={folder / name}" for name in ("results", "out", "figures")]
+    assert main(["reproduce", *names, "--smoke", "--device", "cpu", *folders]) == 0
     return capsys.readouterr().err
 
 
-def check(names: tuple[str, ...], again: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = smoke(names, folder, capsys)
-    assert "failed" not in said
-    assert len(re.findall(r"^\[\d+/\d+\]", said, flags=re.MULTILINE)) == len(Results(folder / "results").lines)
+def check_smoke(names: tuple[str, ...], again: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = smoke(names, folder, capsys)
+    assert "failed" not in log
+    assert len(re.findall(r"^\[\d+/\d+\]", log, flags=re.MULTILINE)) == len(Results(folder / "results").lines)
     for name in names:
         markdown = (folder / "figures" / f"{name}.md").read_text()
         rows = [line for line in markdown.splitlines() if line.startswith("| ")]
@@ -37,12 +37,12 @@ def check(names: tuple[str, ...], again: str, folder: Path, capsys: pytest.Captu
 
 
 def test_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(TABLES, "cifar10n", tmp_path, capsys)
+    check_smoke(TABLES, "cifar10n", tmp_path, capsys)
     assert not list((tmp_path / "figures").glob("*.svg"))
 
 
 def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(tuple(FIGURES), "fig-curves", tmp_path, capsys)
+    check_smoke(tuple(FIGURES), "fig-curves", tmp_path, capsys)
     from matplotlib.image import imread
 
     for name in FIGURES:
@@ -54,7 +54,7 @@ def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("what", "rows"),
+    ("arguments", "rows"),
     [
         (
             "fig-curves --methods cross-entropy",
@@ -63,16 +63,16 @@ def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("fig-curves --cells uniform:0.2", ["metalabelnet, uniform 20 %"]),
     ],
 )
-def test_what_was_asked_for_is_shown_and_drawn(
-    what: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_selected_runs_are_in_table_and_figure(
+    arguments: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smoke(tuple(what.split()), tmp_path, capsys)
+    smoke(tuple(arguments.split()), tmp_path, capsys)
     table = [row.strip("| ").split(" | ") for row in (tmp_path / "figures" / "fig-curves.md").read_text().splitlines()]
     assert [row[0] for row in table if row[-1].endswith("(1)")] == rows
     assert (tmp_path / "figures" / "fig-curves.svg").is_file()
 
 
-def test_it_leaves_nothing_in_the_project(
+def test_smoke_writes_nothing_to_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     temporary = tmp_path / "temporary"
@@ -81,6 +81,6 @@ def test_it_leaves_nothing_in_the_project(
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "cifar10-table", "--smoke", "--methods", "cross-entropy", "--cells", "uniform:0.4"]) == 0
     assert str(temporary) in capsys.readouterr().out
-    assert [entry.name for entry in tmp_path.iterdir()] == ["temporary"]
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
     (folder,) = temporary.iterdir()
-    assert sorted(entry.name for entry in folder.iterdir()) == ["reproduce", "reproduction", "results"]
+    assert sorted(path.name for path in folder.iterdir()) == ["reproduce", "reproduction", "results"]

@@ -1,28 +1,29 @@
-"""Tables from results: mean and spread, the paper's number beside, nothing where nothing was run."""
+"""Tables built from results: mean, standard deviation, paper numbers, empty cells."""
 
 from pathlib import Path
 
 import pytest
 
-from made import entry, line, store
-from metalabelnet.reproduction.claims import NOT_RUN, agreement, claims, standing
-from metalabelnet.reproduction.entries import Selection
+from metalabelnet.reproduction.claims import NOT_RUN, baseline_comparison, claims_table, paper_agreement
+from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE
 from metalabelnet.reproduction.figures import has_figure
-from metalabelnet.reproduction.paper_numbers import NUMBERS
-from metalabelnet.reproduction.recipes import READY, WHATS
+from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS
 from metalabelnet.reproduction.results import Results
-from metalabelnet.reproduction.tables import tables
-from metalabelnet.reproduction.text_table import Table
+from metalabelnet.reproduction.selection import Selection
+from metalabelnet.reproduction.tables import Table, tables
+from sample_results import result_line, run_spec, write_results
 
 
 def cell(table: Table, row: str, column: int) -> str:
-    (found,) = (r for r in table.rows if r[0] == row)
-    return found[column]
+    (matching,) = (r for r in table.rows if r[0] == row)
+    return matching[column]
 
 
-def test_mean_spread_and_number_of_runs(tmp_path: Path) -> None:
+def test_mean_standard_deviation_and_number_of_runs(tmp_path: Path) -> None:
     accuracies = (78.0, 79.0, 80.0)
-    results = store(tmp_path, *(line(entry("cifar10-table", seed=s), a) for s, a in enumerate(accuracies)))
+    results = write_results(
+        tmp_path, *(result_line(run_spec("cifar10-table", seed=s), a) for s, a in enumerate(accuracies))
+    )
     _, feature, last = tables("cifar10-table", results)
     assert cell(feature, "metalabelnet", 5) == "79.00 ± 1.00 (3)"
     assert cell(feature, "metalabelnet", 6) == "78.42 ± 0.36"
@@ -30,7 +31,7 @@ def test_mean_spread_and_number_of_runs(tmp_path: Path) -> None:
     assert feature.columns[5:7] == ["feature-dependent 60 %", "paper"]
 
 
-def test_a_cell_that_was_not_run_is_empty_and_the_papers_number_never_ours(tmp_path: Path) -> None:
+def test_cells_without_runs_are_empty(tmp_path: Path) -> None:
     uniform, feature, last = tables("cifar10-table", Results(tmp_path))
     for table in (uniform, feature):
         assert len(table.rows) == 14
@@ -40,74 +41,80 @@ def test_a_cell_that_was_not_run_is_empty_and_the_papers_number_never_ours(tmp_p
     assert cell(feature, "sce", 6) == "fail"
 
 
-@pytest.mark.parametrize("name", READY)
-def test_without_results_no_table_has_a_number_of_ours(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_tables_without_results_have_only_paper_numbers(name: str, tmp_path: Path) -> None:
     for table in tables(name, Results(tmp_path)):
         paper = [k for k, column in enumerate(table.columns) if column == "paper"]
         assert not any(text for row in table.rows for k, text in enumerate(row) if k and k not in paper)
 
 
-def test_a_failed_run_is_told(tmp_path: Path) -> None:
-    gce, mslg = (entry("cifar10-table", method) for method in ("gce", "mslg"))
-    again = entry("cifar10-table", "mslg", seed=1)
-    results = store(tmp_path, line(gce, None), line(mslg, 70.0), line(again, None))
+def test_failed_runs_are_shown(tmp_path: Path) -> None:
+    gce, mslg = (run_spec("cifar10-table", method) for method in ("gce", "mslg"))
+    again = run_spec("cifar10-table", "mslg", seed=1)
+    results = write_results(tmp_path, result_line(gce, None), result_line(mslg, 70.0), result_line(again, None))
     feature = tables("cifar10-table", results)[1]
     assert cell(feature, "gce", 5) == "fail"
     assert cell(feature, "mslg", 5) == "70.00 (1), 1 failed"
 
 
-def test_points_and_the_cells_they_were_run_at(tmp_path: Path) -> None:
+def test_points_table_shows_columns_with_two_points(tmp_path: Path) -> None:
     runs = [("0.001", "feature:0.6", 70.0), ("0.01", "feature:0.6", 71.0), ("0.1", "uniform:0.2", 60.0)]
-    results = store(tmp_path, *(line(entry("ablation-beta", cell=c, point=p), a) for p, c, a in runs))
+    results = write_results(tmp_path, *(result_line(run_spec("ablation-beta", cell=c, point=p), a) for p, c, a in runs))
     (table,) = tables("ablation-beta", results)
     assert table.columns == ["β", "feature-dependent 60 %", "last epoch"]
     assert [row[1] for row in table.rows] == ["", "70.00 (1)", "71.00 (1)", ""]
-    results.add(line(entry("ablation-beta", cell="uniform:0.2", point="0.01"), 61.0))
+    results.add(result_line(run_spec("ablation-beta", cell="uniform:0.2", point="0.01"), 61.0))
     assert tables("ablation-beta", results)[0].columns[1] == "uniform 20 %"
 
 
-def test_curves_and_stability(tmp_path: Path) -> None:
-    results = store(tmp_path, line(entry("fig-curves"), curves=True), line(entry("fig-stability", "mslg"), curves=True))
+def test_curves_and_stability_tables(tmp_path: Path) -> None:
+    results = write_results(
+        tmp_path,
+        result_line(run_spec("fig-curves"), curves=True),
+        result_line(run_spec("fig-stability", "mslg"), curves=True),
+    )
     (table,) = tables("fig-curves", results)
     assert cell(table, "metalabelnet, feature-dependent 60 %", 1) == "60.37"  # 50 + 28·43/120 + 1/3
     (table,) = tables("fig-stability", results)
     assert [row[2] for row in table.rows] == ["0.0001", "0.0001"]
 
 
-def test_what_was_asked_for_beside_the_rest_is_shown(tmp_path: Path) -> None:
-    results = store(tmp_path, line(entry("fig-curves", "cross-entropy", cell="uniform:0.8"), curves=True))
-    asked = Selection(methods=("cross-entropy", "gce"), cells=("uniform:0.2", "uniform:0.8"))
-    (by_itself,), (table,) = tables("fig-curves", results), tables("fig-curves", results, asked)
-    more = [row for row in table.rows if row not in by_itself.rows]
-    assert [row[0] for row in more] == ["metalabelnet, uniform 80 %", "cross-entropy, uniform 80 %"]
-    assert more[1][2] == "78.00 (1)"
+def test_selected_methods_and_cells_are_shown_if_run(tmp_path: Path) -> None:
+    results = write_results(
+        tmp_path, result_line(run_spec("fig-curves", "cross-entropy", cell="uniform:0.8"), curves=True)
+    )
+    selection = Selection(methods=("cross-entropy", "gce"), cells=("uniform:0.2", "uniform:0.8"))
+    (default,), (table,) = tables("fig-curves", results), tables("fig-curves", results, selection)
+    added = [row for row in table.rows if row not in default.rows]
+    assert [row[0] for row in added] == ["metalabelnet, uniform 80 %", "cross-entropy, uniform 80 %"]
+    assert added[1][2] == "78.00 (1)"
     assert not has_figure("fig-curves", results)
-    assert has_figure("fig-curves", results, asked)
+    assert has_figure("fig-curves", results, selection)
 
 
-def test_a_point_at_a_noise_that_was_asked_for_is_shown_alone(tmp_path: Path) -> None:
-    results = store(tmp_path, line(entry("ablation-beta", cell="uniform:0.2", point="0.1"), 60.0))
+def test_selected_cell_is_shown_with_a_single_point(tmp_path: Path) -> None:
+    results = write_results(tmp_path, result_line(run_spec("ablation-beta", cell="uniform:0.2", point="0.1"), 60.0))
     (table,) = tables("ablation-beta", results, Selection(cells=("uniform:0.2",), points=("0.1",)))
     assert table.columns[1::2] == ["uniform 20 %", "feature-dependent 60 %"]
     assert [row[1] for row in table.rows] == ["", "", "", "60.00 (1)"]
 
 
-def test_losses_at_a_noise_that_was_asked_for_have_their_name(tmp_path: Path) -> None:
+def test_losses_column_titles(tmp_path: Path) -> None:
     results = Results(tmp_path)
     for name, value in (("uniform:0.4", 1.5), ("feature:0.6", 2.5)):
         losses = dict.fromkeys(("meta_at_theta", "meta_at_theta_hat", "meta_at_new_theta_hat"), value)
-        results.add(line(entry("fig-losses", cell=name), losses={**losses, "new_theta_hat_at": 1.0}))
-    (by_itself,) = tables("fig-losses", results)
+        results.add(result_line(run_spec("fig-losses", cell=name), losses={**losses, "new_theta_hat_at": 1.0}))
+    (default,) = tables("fig-losses", results)
     (table,) = tables("fig-losses", results, Selection(cells=("uniform:0.4",)))
-    assert (by_itself.columns, by_itself.rows[0][1:]) == (["what", "value"], ["2.500000"])
-    assert (table.columns, table.rows[0][1:]) == (["what", "uniform 40 %", "value"], ["1.500000", "2.500000"])
+    assert (default.columns, default.rows[0][1:]) == (["quantity", "value"], ["2.500000"])
+    assert (table.columns, table.rows[0][1:]) == (["quantity", "uniform 40 %", "value"], ["1.500000", "2.500000"])
 
 
-@pytest.mark.parametrize("name", [name for name in WHATS if name not in READY])
-def test_tables_that_need_data_show_the_papers_numbers_beside_nothing(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in RUNNABLE])
+def test_unsupported_experiments_show_paper_numbers(name: str, tmp_path: Path) -> None:
     (table,) = tables(name, Results(tmp_path))
-    assert sum(n.table == name for n in NUMBERS) == sum(text != "" for row in table.rows for text in row[1:])
-    assert "needs data" in table.title
+    assert sum(n.table == name for n in PAPER_NUMBERS) == sum(text != "" for row in table.rows for text in row[1:])
+    assert "not run" in table.title
 
 
 def test_markdown_and_latex(tmp_path: Path) -> None:
@@ -118,16 +125,16 @@ def test_markdown_and_latex(tmp_path: Path) -> None:
     assert table.latex().splitlines()[0] == "% A 10 % table"
 
 
-@pytest.mark.parametrize("name", WHATS)
-def test_latex_is_plain_but_for_the_comment(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_latex_is_ascii_except_the_comment(name: str, tmp_path: Path) -> None:
     for table in tables(name, Results(tmp_path)):
         assert "".join(table.latex().splitlines(keepends=True)[1:]).isascii()
 
 
-def test_agreement_with_the_paper(tmp_path: Path) -> None:
+def test_paper_agreement(tmp_path: Path) -> None:
     one = {"feature:0.6": [78.0, 79.0], "feature:0.8": [70.0, 70.2], "uniform:0.8": [47.0, 53.4], "uniform:0.2": [84.6]}
-    lines = [line(entry("cifar10-table", cell=c, seed=s), a) for c, v in one.items() for s, a in enumerate(v)]
-    rows = {row[0]: row for row in agreement(store(tmp_path, *lines)).rows}
+    lines = [result_line(run_spec("cifar10-table", cell=c, seed=s), a) for c, v in one.items() for s, a in enumerate(v)]
+    rows = {row[0]: row for row in paper_agreement(write_results(tmp_path, *lines)).rows}
     assert rows["feature-dependent 60 %"][3:] == ["+0.08", "within 1.06"]  # 2·√(0.5² + 0.18²)
     assert rows["feature-dependent 80 %"][3:] == ["-6.47", "below 1.00"]
     assert rows["uniform 80 %"][3:] == ["+0.18", "within 6.42"]
@@ -135,22 +142,22 @@ def test_agreement_with_the_paper(tmp_path: Path) -> None:
     assert rows["uniform 40 %"][3:] == ["", NOT_RUN]
 
 
-def test_where_it_wins_and_where_it_loses(tmp_path: Path) -> None:
+def test_baseline_comparison(tmp_path: Path) -> None:
     runs = [("metalabelnet", 78.0), ("fine-tune", 79.5), ("clean-only", 74.0), ("gce", 66.0)]
-    results = store(tmp_path, *(line(entry("cifar10-table", m), a) for m, a in runs))
-    row = next(row for row in standing(results).rows if row[0] == "feature-dependent 60 %")
+    results = write_results(tmp_path, *(result_line(run_spec("cifar10-table", m), a) for m, a in runs))
+    row = next(row for row in baseline_comparison(results).rows if row[0] == "feature-dependent 60 %")
     assert row[1:] == ["78.00 (1)", "-1.50", "+4.00", "", "fine-tune (of 3 run), -1.50"]
 
 
-def test_claims_are_answered_by_numbers_or_not_run(tmp_path: Path) -> None:
+def test_claims_have_numbers_or_not_run(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    assert {row[1] for row in claims(results).rows} == {NOT_RUN}
+    assert {row[1] for row in claims_table(results).rows} == {NOT_RUN}
     for point, accuracy in (("1000", 77.0), ("5000", 78.0)):
-        results.add(line(entry("fig-clean-size", point=point), accuracy))
+        results.add(result_line(run_spec("fig-clean-size", point=point), accuracy))
     for method, accuracy in (("metalabelnet", 78.0), ("mslg", 73.0)):
-        results.add(line(entry("fig-stability", method), accuracy, curves=True))
-    answers = {row[0]: row[1] for row in claims(results).rows}
+        results.add(result_line(run_spec("fig-stability", method), accuracy, curves=True))
+    answers = {row[0]: row[1] for row in claims_table(results).rows}
     expected = "feature-dependent 60 %: 1000 → 77.00 (1), 5000 → 78.00 (1)"
     assert answers["about 1,000 clean samples suffice"] == expected
-    assert answers["soft labels steadier than MSLG's"].endswith("metalabelnet 0.0002, mslg 0.0002")
-    assert "1 of 2 run" in answers["best of all methods at every level of feature-dependent noise"]
+    assert answers["soft labels change less than MSLG's"].endswith("metalabelnet 0.0002, mslg 0.0002")
+    assert "rank 1 of 2 run" in answers["best of all methods at every level of feature-dependent noise"]

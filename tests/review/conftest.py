@@ -11,16 +11,16 @@ sys.path.append(str(Path(__file__).parents[1] / "cli"))  # for `files`, somebody
 sys.path.append(str(Path(__file__).parent))
 
 from browsing import Program
-from files import FRUIT, QUICK, photos, write_csv
 from metalabelnet.cli import main
 from served import Served, serve
+from user_data import FRUIT, QUICK, write_csv, write_photos
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `photos`, `checked.csv` and `run`."""
     home = tmp_path_factory.mktemp("trained")
-    true_label = photos(home / "photos")
+    true_label = write_photos(home / "photos")
     checked = [pair for pair in true_label if pair[1] in FRUIT][:24] + [
         pair for pair in true_label if pair[1] == "rare"
     ][:2]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from files import FRUIT, TABLE, photos, table_rows, text_rows, write_csv
 from metalabelnet.errors import InputError
 from served import Served, cards, field
+from user_data import FRUIT, TABLE_COLUMNS, table_rows, text_rows, write_csv, write_photos
 
 
 def test_suspects_come_first_and_the_filters_work(page: Served) -> None:
@@ -36,23 +36,23 @@ def test_one_at_a_time_goes_on_to_the_next_after_a_verdict(page: Served) -> None
         html = page.get(address).text
         (n,) = cards(html)
         seen.append(n)
-        answer = page.post("/verdict", n=n, seen=field(html, "seen"), say="keep", view="one", show="labeled")
+        answer = page.post("/verdict", n=n, seen=field(html, "seen"), action="keep", view="one", show="labeled")
         assert answer.status_code == 303
         address = answer.headers["location"]
     assert seen == expected
-    assert page.standing() == {n: ("label", page.row(n)["given"]) for n in expected}
+    assert page.current_verdicts() == {n: ("label", page.row(n)["given"]) for n in expected}
 
 
 def test_every_kind_of_verdict(page: Served) -> None:
     a, b, c, d, e = (row["n"] for row in page.rows("split = 'train' AND given >= 0 AND label != given")[:5])
-    for n, more in ((a, {"say": "suggestion"}), (b, {"say": "unusable"}), (c, {"say": "skip"})):
+    for n, more in ((a, {"action": "corrected"}), (b, {"action": "unusable"}), (c, {"action": "skip"})):
         assert page.post("/verdict", n=n, seen=0, **more).status_code == 303
-    assert page.post("/verdict", n=d, seen=0, say="choose", **{"class": "BIR"}).status_code == 303
-    assert page.post("/verdict", n=e, seen=0, say="choose", **{"class": "no such class"}).status_code == 400
-    assert page.post("/verdict", n=e, seen=0, say="choose", **{"class": ""}).status_code == 400
-    assert page.post("/verdict", n=e, seen=0, say="nonsense").status_code == 400
-    assert page.post("/verdict", n=5, seen=0, say="skip").status_code == 404
-    assert page.standing() == {
+    assert page.post("/verdict", n=d, seen=0, action="choose", **{"class": "BIR"}).status_code == 303
+    assert page.post("/verdict", n=e, seen=0, action="choose", **{"class": "no such class"}).status_code == 400
+    assert page.post("/verdict", n=e, seen=0, action="choose", **{"class": ""}).status_code == 400
+    assert page.post("/verdict", n=e, seen=0, action="nonsense").status_code == 400
+    assert page.post("/verdict", n=5, seen=0, action="skip").status_code == 404
+    assert page.current_verdicts() == {
         a: ("label", page.row(a)["label"]),
         b: ("unusable", None),
         c: ("skip", None),
@@ -64,13 +64,13 @@ def test_every_kind_of_verdict(page: Served) -> None:
 
 def test_undo_shows_the_sample_again_and_history_stays(page: Served) -> None:
     n = page.rows("split = 'train' AND given >= 0")[0]["n"]
-    page.post("/verdict", n=n, seen=0, say="keep", tab="t")
+    page.post("/verdict", n=n, seen=0, action="keep", tab="t")
     answer = page.post("/undo", page="check", view="one", tab="t")
     assert answer.headers["location"] == f"/?view=one&n={n}"
     html = page.get(answer.headers["location"]).text
     assert cards(html) == [n]
     assert "(undone)" in html
-    assert page.standing() == {}
+    assert page.current_verdicts() == {}
     nothing = page.get(page.post("/undo", page="check", tab="t").headers["location"]).text
     assert "Nothing to undo" in nothing
     assert "Nothing to undo" not in page.get("/?message=something+else").text
@@ -78,41 +78,41 @@ def test_undo_shows_the_sample_again_and_history_stays(page: Served) -> None:
 
 def test_a_second_look_is_one_more_line_of_the_history(page: Served) -> None:
     row = page.rows("split = 'train' AND given >= 0 AND label != given")[0]
-    for say in ("keep", "suggestion", "unusable"):
+    for say in ("keep", "corrected", "unusable"):
         seen = field(page.get(f"/?view=one&n={row['n']}").text, "seen")
-        assert page.post("/verdict", n=row["n"], seen=seen, say=say).status_code == 303
+        assert page.post("/verdict", n=row["n"], seen=seen, action=say).status_code == 303
     html = page.get(f"/?view=one&n={row['n']}").text.partition("Looks at this sample")[2]
     names = page.source.classes
     assert re.findall(r"<li>(.*?) <time", html) == ["unusable", names[row["label"]], names[row["given"]]]
-    assert page.standing() == {row["n"]: ("unusable", None)}
+    assert page.current_verdicts() == {row["n"]: ("unusable", None)}
 
 
 def test_the_second_tab_hears_of_the_first(page: Served) -> None:
     n = page.rows("split = 'train' AND given >= 0 AND label != given")[0]["n"]
-    page.post("/verdict", n=n, seen=0, say="keep", tab="one")
-    answer = page.post("/verdict", n=n, seen=0, say="suggestion", tab="two", answer="card")
+    page.post("/verdict", n=n, seen=0, action="keep", tab="one")
+    answer = page.post("/verdict", n=n, seen=0, action="corrected", tab="two", answer="card")
     assert answer.status_code == 409
     assert "Another tab has decided" in answer.text
-    assert page.standing()[n] == ("label", page.row(n)["given"])
-    plain = page.post("/verdict", n=n, seen=0, say="suggestion", tab="two")  # without JavaScript
+    assert page.current_verdicts()[n] == ("label", page.row(n)["given"])
+    plain = page.post("/verdict", n=n, seen=0, action="corrected", tab="two")  # without JavaScript
     again = page.get(plain.headers["location"]).text
     assert "Another tab has decided" in again
-    answer = page.post("/verdict", n=n, seen=field(again, "seen"), say="suggestion", tab="two")
-    assert page.standing()[n] == ("label", page.row(n)["label"])
+    answer = page.post("/verdict", n=n, seen=field(again, "seen"), action="corrected", tab="two")
+    assert page.current_verdicts()[n] == ("label", page.row(n)["label"])
 
 
 def test_a_verdict_that_cannot_be_written_is_said_to_be_lost(page: Served) -> None:
     n = page.rows("split = 'train' AND given >= 0")[0]["n"]
-    with page.store.writing() as db:
+    with page.store.transaction() as db:
         db.execute("CREATE TRIGGER full BEFORE INSERT ON verdicts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
-    answer = page.post("/verdict", n=n, seen=0, say="skip")
+    answer = page.post("/verdict", n=n, seen=0, action="skip")
     assert answer.status_code == 500
     assert "Nothing was written" in answer.text
-    assert page.standing() == {}
+    assert page.current_verdicts() == {}
 
 
 def test_a_clean_set_is_built_by_typing_classes(page: Served) -> None:
-    page.get("/clean?wanted=1&way=random&blind=1")
+    page.get("/clean?wanted=1&sampling=random&blind=1")
     for _ in range(200):
         html = page.get("/clean").text
         if "Every class has" in html:
@@ -120,8 +120,8 @@ def test_a_clean_set_is_built_by_typing_classes(page: Served) -> None:
         (n,) = cards(html)
         name = Path(page.row(n)["id"])
         label = "rare" if name.parent.name == "rare" else FRUIT[int(name.stem.split()[-1]) % 3]
-        hidden = {name: field(html, name) for name in ("n", "seen", "way", "blind")}
-        assert page.post("/verdict", page="clean", say="choose", **hidden, **{"class": label}).status_code == 303
+        hidden = {name: field(html, name) for name in ("n", "seen", "sampling", "blind")}
+        assert page.post("/verdict", page="clean", action="choose", **hidden, **{"class": label}).status_code == 303
     assert "Every class has 1 confirmed samples" in html
     assert re.search(r"Wrong given labels: <b>[\d.]+ %</b> \([\d.]+ to [\d.]+ % with 95 % confidence", html)
 
@@ -131,11 +131,11 @@ def test_blind_pages_do_not_depend_on_the_given_label(page: Served) -> None:
     html = page.get("/clean").text
     (n,) = cards(html)
     row = page.row(n)
-    with page.store.writing() as db:
+    with page.store.transaction() as db:
         other = (max(0, row["given"]) + 1) % 3
         bars = json.dumps([[other, 0.9]])
         db.execute(
-            "UPDATE samples SET given = ?, label = ?, id = 'secret/x.png', bars = ?, suspicion = 0.5 WHERE n = ?",
+            "UPDATE samples SET given = ?, label = ?, id = 'secret/x.png', probabilities = ?, suspicion = 0.5 WHERE n = ?",
             (other, other, bars, n),
         )
     again = page.get("/clean").text
@@ -145,17 +145,17 @@ def test_blind_pages_do_not_depend_on_the_given_label(page: Served) -> None:
     assert "secret" not in again
     picture = page.get(f"/sample/{n}/large")
     assert "secret" not in str(picture.headers)
-    page.get("/clean?wanted=10&way=random")  # no longer blind
+    page.get("/clean?wanted=10&sampling=random")  # no longer blind
     assert "given <b>" in page.get("/clean").text
 
 
 def test_seeing_the_label_first_is_not_blind(page: Served) -> None:
     n = page.rows("split = 'train' AND given >= 0")[0]["n"]
-    page.post("/verdict", n=n, seen=0, say="keep", tab="t")
+    page.post("/verdict", n=n, seen=0, action="keep", tab="t")
     page.post("/undo", page="check", tab="t")
-    page.post("/verdict", n=n, seen=0, page="clean", blind="1", way="random", say="choose", **{"class": "birne"})
+    page.post("/verdict", n=n, seen=0, page="clean", blind="1", sampling="random", action="choose", **{"class": "birne"})
     blind = (
-        page.store.read_options().execute("SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC", (n,)).fetchone()[0]
+        page.store.connection().execute("SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC", (n,)).fetchone()[0]
     )
     assert blind == 0
     assert page.get(f"/clean?n={page.rows('split = ?', 'train')[5]['n']}").text == page.get("/clean").text
@@ -164,7 +164,7 @@ def test_seeing_the_label_first_is_not_blind(page: Served) -> None:
 def test_undo_on_the_clean_page_shows_the_drawn_sample_again(page: Served) -> None:
     html = page.get("/clean").text
     (n,) = cards(html)
-    page.post("/verdict", n=n, seen=0, page="clean", way="random", blind="1", say="skip", tab="t")
+    page.post("/verdict", n=n, seen=0, page="clean", sampling="random", blind="1", action="skip", tab="t")
     assert cards(page.get("/clean").text) != [n]
     answer = page.post("/undo", page="clean", tab="t")
     assert cards(page.get(answer.headers["location"]).text) == [n]
@@ -180,7 +180,7 @@ def test_pictures_are_the_samples(page: Served, trained: Path) -> None:
 
 
 def test_a_large_photo_is_made_smaller_and_turned(make_page, trained: Path, tmp_path: Path) -> None:
-    photos(tmp_path / "photos", count=12, unlabeled=0)
+    write_photos(tmp_path / "photos", count=12, unlabeled=0)
     exif = Image.Exif()
     exif[0x0112] = 6
     file = tmp_path / "photos" / "birne" / "large.jpg"
@@ -196,7 +196,7 @@ def test_a_large_photo_is_made_smaller_and_turned(make_page, trained: Path, tmp_
 
 
 def test_data_without_a_run_has_clean_sets_only(make_page, tmp_path: Path) -> None:
-    photos(tmp_path / "photos", count=30)
+    write_photos(tmp_path / "photos", count=30)
     page = make_page(tmp_path / "photos")
     assert page.store.path == tmp_path / "photos.review.sqlite"
     assert page.get("/").headers["location"] == "/clean"
@@ -212,7 +212,7 @@ def test_texts_and_tables_are_shown(make_page, tmp_path: Path) -> None:
     (n,) = cards(page.get("/clean").text)
     assert page.source.contents.text(page.row(n)["position"]) in page.get("/clean").text
     assert page.get(f"/sample/{n}/small").status_code == 404
-    table = write_csv(tmp_path / "table.csv", TABLE, table_rows(40))
+    table = write_csv(tmp_path / "table.csv", TABLE_COLUMNS, table_rows(40))
     page = make_page(table, features="width,color")
     html = page.get("/clean").text
     (n,) = cards(html)
@@ -236,7 +236,7 @@ def test_arrays_are_shown(make_page, tmp_path: Path) -> None:
 def test_a_run_knows_its_clean_samples(page: Served) -> None:
     clean = page.rows("split = 'clean'")
     assert len(clean) == 26
-    assert all(row["checked"] >= 0 and row["label"] < 0 for row in clean)
+    assert all(row["clean_label"] >= 0 and row["label"] < 0 for row in clean)
     assert {row["split"] for row in page.rows()} == {"train", "clean"}
     assert len(cards(page.get("/?split=clean&show=all").text)) == 24
 
@@ -253,51 +253,51 @@ def test_what_cannot_be_reviewed_is_refused_with_a_sentence(make_page, tmp_path:
 
 
 def test_a_page_whose_data_another_program_read_in_anew_shows_and_writes_nothing(make_page, tmp_path: Path) -> None:
-    photos(tmp_path / "photos", count=12, unlabeled=0)
+    write_photos(tmp_path / "photos", count=12, unlabeled=0)
     page = make_page(tmp_path / "photos")
     (n,) = cards(page.get("/clean").text)
     Image.new("RGB", (9, 9), "red").save(tmp_path / "photos" / FRUIT[0] / "0.png")  # all others move by one
     other = make_page(tmp_path / "photos")
-    said = {"n": n, "seen": 0, "page": "clean", "say": "skip"}
-    answers = [page.get(address) for address in ("/clean", "/take", "/take/clean.csv", f"/sample/{n}/small")]
+    said = {"n": n, "seen": 0, "page": "clean", "action": "skip"}
+    answers = [page.get(address) for address in ("/clean", "/export", "/export/clean.csv", f"/sample/{n}/small")]
     for answer in (*answers, page.post("/verdict", **said), page.post("/undo")):
         assert answer.status_code == 400
         assert "was read in anew by another program; start this one again" in answer.text
-    assert other.standing() == {}
+    assert other.current_verdicts() == {}
     assert other.get("/clean").status_code == 200
     assert other.post("/verdict", **said).status_code == 303
 
 
 def test_a_look_with_the_label_in_sight_is_remembered_after_its_undoing(page: Served) -> None:
-    page.get("/clean?wanted=10&way=random")
+    page.get("/clean?wanted=10&sampling=random")
     (n,) = cards(page.get("/clean").text)
-    how = {"n": n, "seen": 0, "page": "clean", "way": "random", "say": "choose", "class": "birne", "tab": "t"}
+    how = {"n": n, "seen": 0, "page": "clean", "sampling": "random", "action": "choose", "class": "birne", "tab": "t"}
     page.post("/verdict", **how, blind="0")
     page.post("/undo", page="clean", tab="t")
-    page.get("/clean?wanted=10&way=random&blind=1")
+    page.get("/clean?wanted=10&sampling=random&blind=1")
     page.post("/verdict", **how, blind="1")
     asked = "SELECT blind FROM verdicts WHERE n = ? ORDER BY v DESC"
-    assert page.store.read_options().execute(asked, (n,)).fetchone()[0] == 0
+    assert page.store.connection().execute(asked, (n,)).fetchone()[0] == 0
     assert "is shown here once samples were judged blind" in page.get("/clean").text
 
 
 def test_verdicts_on_samples_that_have_gone_do_not_count(make_page, tmp_path: Path) -> None:
-    photos(tmp_path / "photos", count=30, unlabeled=0)
+    write_photos(tmp_path / "photos", count=30, unlabeled=0)
     page = make_page(tmp_path / "photos")
     rows = page.rows("given = 0")[:4]
     for row in rows:
         page.post(
-            "/verdict", n=row["n"], seen=0, page="clean", way="random", blind="1", say="choose", **{"class": "birne"}
+            "/verdict", n=row["n"], seen=0, page="clean", sampling="random", blind="1", action="choose", **{"class": "birne"}
         )
     file = tmp_path / "photos" / rows[0]["id"]
     file.rename(file.with_name("another name.png"))
     page = make_page(tmp_path / "photos")
-    assert page.get("/take/clean.csv").text.count("person") == 3
-    assert "whose class you have confirmed (3)" in page.get("/take").text
+    assert page.get("/export/clean.csv").text.count("person") == 3
+    assert "whose class you have confirmed (3)" in page.get("/export").text
     assert '<span class="number">3 of 10</span>' in page.get("/clean").text
     assert '<span class="number">4 of 10</span>' not in page.get("/clean").text
     for _ in range(2):  # nor does it matter how often the data is read in
-        said = page.get("/take/verdicts.csv").text.splitlines()[1:]
+        said = page.get("/export/verdicts.csv").text.splitlines()[1:]
         assert [line.split(",")[2] for line in said] == [row["id"] for row in rows]
         (tmp_path / "photos" / rows[1]["id"]).unlink(missing_ok=True)
         page = make_page(tmp_path / "photos")

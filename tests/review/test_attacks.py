@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from files import photos, write_csv
 from metalabelnet.errors import InputError
-from metalabelnet.review.app import App
+from metalabelnet.review.app import ReviewApp
 from metalabelnet.review.server import bind
 from served import HOST, TOKEN, Served
+from user_data import write_csv, write_photos
 
-ADDRESSES = ("/", "/clean", "/take", "/take/clean.csv", "/take/verdicts.csv", "/static/htmx.min.js", "/sample/1/small")
+ADDRESSES = ("/", "/clean", "/export", "/export/clean.csv", "/export/verdicts.csv", "/static/htmx.min.js", "/sample/1/small")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -23,11 +23,11 @@ def test_without_the_token_there_is_nothing(page: Served, address: str) -> None:
     for cookie in ("metalabelnet_review_5000=wrong", f"metalabelnet_review_5001={TOKEN}", "metalabelnet_review_5000="):
         assert page.stranger.get(address, headers={"Cookie": cookie}).status_code == 403
     n = page.rows()[0]["n"]
-    answer = page.stranger.post("/verdict", data={"n": n, "seen": 0, "say": "skip"}, headers={"Origin": HOST})
+    answer = page.stranger.post("/verdict", data={"n": n, "seen": 0, "action": "skip"}, headers={"Origin": HOST})
     assert answer.status_code == 403
-    answer = page.stranger.post(f"/verdict?token={TOKEN}", data={"n": n, "say": "skip"}, headers={"Origin": HOST})
+    answer = page.stranger.post(f"/verdict?token={TOKEN}", data={"n": n, "action": "skip"}, headers={"Origin": HOST})
     assert answer.status_code == 403
-    assert page.standing() == {}
+    assert page.current_verdicts() == {}
 
 
 def test_the_cookie_is_for_this_page_alone(page: Served) -> None:
@@ -52,12 +52,12 @@ def test_a_foreign_host_is_refused(page: Served, host: str) -> None:
 )
 def test_a_foreign_origin_is_refused(page: Served, origin: str) -> None:
     n = page.rows()[0]["n"]
-    fields = {"n": n, "seen": 0, "say": "skip"}
+    fields = {"n": n, "seen": 0, "action": "skip"}
     assert page.client.post("/verdict", data=fields, headers={"Origin": origin}).status_code == 403
     assert page.client.post("/verdict", data=fields).status_code == 403  # one that does not say
     assert page.client.post("/undo", data={"tab": ""}, headers={"Origin": origin}).status_code == 403
     assert page.get("/", headers={"Origin": origin}).status_code == 403
-    assert page.standing() == {}
+    assert page.current_verdicts() == {}
 
 
 def test_another_sites_picture_or_frame_is_refused(page: Served) -> None:
@@ -69,7 +69,7 @@ def test_another_sites_picture_or_frame_is_refused(page: Served) -> None:
 
 def test_nothing_changes_by_a_get(page: Served) -> None:
     n = page.rows()[0]["n"]
-    assert page.get(f"/verdict?n={n}&seen=0&say=skip").status_code == 405
+    assert page.get(f"/verdict?n={n}&seen=0&action=skip").status_code == 405
     assert page.get("/undo").status_code == 405
 
 
@@ -86,8 +86,8 @@ def test_nothing_changes_by_a_get(page: Served) -> None:
         "/static/../app.py",
         "/static/..%2Fapp.py",
         "/static/%2e%2e%2fapp.py",
-        "/take/../../labels.csv",
-        "/take/..%2Frun.csv",
+        "/export/../../labels.csv",
+        "/export/..%2Frun.csv",
     ],
 )
 def test_no_path_leads_out(page: Served, path: str) -> None:
@@ -110,14 +110,14 @@ def test_an_id_that_is_a_path_opens_nothing(make_page, tmp_path: Path, trained: 
         page = make_page(tmp_path / "run")
         assert "1 samples of the run are not in" in page.source.notes[0]
         assert page.rows("id = ?", name) == []
-    with page.store.writing() as db:  # and where the file of the verdicts was changed
+    with page.store.transaction() as db:  # and where the file of the verdicts was changed
         n = db.execute("SELECT n FROM samples").fetchone()[0]
         db.execute("UPDATE samples SET id = ? WHERE n = ?", (str(outside), n))
     assert Image.open(__import__("io").BytesIO(page.get(f"/sample/{n}/small").content)).size != (5, 5)
 
 
 def test_of_a_file_that_is_no_picture_nothing_is_seen(make_page, tmp_path: Path) -> None:
-    photos(tmp_path / "photos", count=12, unlabeled=0)
+    write_photos(tmp_path / "photos", count=12, unlabeled=0)
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret")
     (tmp_path / "photos" / "birne" / "link.png").symlink_to(secret)
@@ -130,7 +130,7 @@ def test_of_a_file_that_is_no_picture_nothing_is_seen(make_page, tmp_path: Path)
 
 def test_a_table_that_names_other_files_shows_nothing_of_them(make_page, tmp_path: Path) -> None:
     """Its paths are the data, and may lie anywhere; but what is no picture is not seen."""
-    photos(tmp_path / "home" / "photos", count=12, unlabeled=0)
+    write_photos(tmp_path / "home" / "photos", count=12, unlabeled=0)
     (tmp_path / "secret.txt").write_text("the secret")
     (tmp_path / "home" / "link").symlink_to(tmp_path)
     names = [
@@ -163,10 +163,10 @@ def test_every_label_id_and_text_is_escaped(make_page, tmp_path: Path) -> None:
     page.get("/clean?wanted=3")
     html = page.get("/clean").text
     (n,) = (int(part.split('"')[0]) for part in html.split('id="s')[1:2])
-    page.post("/verdict", n=n, seen=0, page="clean", say="choose", **{"class": NASTY})
-    pages = [html, page.get("/take").text, page.get(f"/clean?n={n}").text]
-    pages.append(page.post("/verdict", n=n, seen=0, page="clean", say=NASTY).text)
-    pages.append(page.post("/verdict", n=n, seen=1, page="clean", say="choose", **{"class": NASTY[:9]}).text)
+    page.post("/verdict", n=n, seen=0, page="clean", action="choose", **{"class": NASTY})
+    pages = [html, page.get("/export").text, page.get(f"/clean?n={n}").text]
+    pages.append(page.post("/verdict", n=n, seen=0, page="clean", action=NASTY).text)
+    pages.append(page.post("/verdict", n=n, seen=1, page="clean", action="choose", **{"class": NASTY[:9]}).text)
     pages.append(page.get("/clean", params={"wanted": NASTY}).text)
     assert "&lt;script&gt;" in html
     for text in pages:
@@ -177,7 +177,7 @@ def test_every_label_id_and_text_is_escaped(make_page, tmp_path: Path) -> None:
 
 def test_a_class_cannot_break_out_of_the_check_page(page: Served) -> None:
     object.__setattr__(page.source, "classes", (NASTY, *page.source.classes[1:]))
-    with page.store.writing() as db:
+    with page.store.transaction() as db:
         db.execute("UPDATE samples SET id = ?", (NASTY,))
     for address in ("/?show=all", "/?show=all&view=one"):
         text = page.get(address).text
@@ -191,7 +191,7 @@ def test_a_class_cannot_break_out_of_the_check_page(page: Served) -> None:
 
 def test_every_answer_has_the_headers(page: Served) -> None:
     refused = page.stranger.get("/")
-    for answer in (page.get("/"), page.get("/take/clean.csv"), page.get("/nowhere"), refused):
+    for answer in (page.get("/"), page.get("/export/clean.csv"), page.get("/nowhere"), refused):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -204,7 +204,7 @@ def test_every_answer_has_the_headers(page: Served) -> None:
 
 def test_odd_requests_are_refused_and_the_server_lives(page: Served) -> None:
     headers = {"Origin": HOST, "Content-Type": "application/x-www-form-urlencoded"}
-    for body in (b"\xff\xfe", b"a=" + b"x" * 100_000, b"&".join(b"a=%d" % k for k in range(100)), b"n=%FF&say=skip"):
+    for body in (b"\xff\xfe", b"a=" + b"x" * 100_000, b"&".join(b"a=%d" % k for k in range(100)), b"n=%FF&action=skip"):
         assert page.client.post("/verdict", content=body, headers=headers).status_code == 400
     for query in (
         "n=x",
@@ -238,8 +238,8 @@ def test_only_this_computer_is_listened_to() -> None:
 
 def test_on_the_usual_port_a_browser_leaves_it_out(page: Served) -> None:
     """Host and Origin of http://127.0.0.1:80 have no port."""
-    app = App(page.source, page.store).guarded(80, TOKEN)
-    fields = {"n": page.rows()[0]["n"], "seen": 0, "say": "skip"}
+    app = ReviewApp(page.source, page.store).guarded(80, TOKEN)
+    fields = {"n": page.rows()[0]["n"], "seen": 0, "action": "skip"}
     for host in ("127.0.0.1", "localhost", "127.0.0.1:80"):
         client = TestClient(app, base_url="http://127.0.0.1", headers={"Host": host})
         assert client.get(f"/?token={TOKEN}").status_code == 200

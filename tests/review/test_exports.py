@@ -1,4 +1,4 @@
-"""What is taken away, by button and by command, and the way back into training."""
+"""What is taken away, by button and by command, and the sampling back into training."""
 
 import json
 import shlex
@@ -6,39 +6,39 @@ from pathlib import Path
 
 import pytest
 
-from files import QUICK, read_csv
+from cli_runner import run_cli
 from metalabelnet.review import exports
 from served import Served
-from shell import call
+from user_data import QUICK, read_csv
 
 LAST = "SELECT max(v) FROM verdicts"
 
 
 def text(page: Served, what: str, **more: bool) -> str:
-    return "".join(exports.lines(exports.TAKES[what](page.store, page.source, **more)))
+    return "".join(exports.lines(exports.EXPORTS[what](page.store, page.source, **more)))
 
 
 def judge(page: Served) -> list[int]:
     """Keep the first, take the suggestion for the second, call the third unusable, skip one, draw one."""
     rows = page.rows("split = 'train' AND given >= 0 AND label != given")[:5]
-    for row, say in zip(rows, ("keep", "suggestion", "unusable", "skip"), strict=False):
-        page.post("/verdict", n=row["n"], seen=0, say=say, tab="t")
-    drawn = {"page": "clean", "way": "random", "blind": "1", "class": "birne"}
-    page.post("/verdict", n=rows[4]["n"], seen=0, say="choose", **drawn)
+    for row, say in zip(rows, ("keep", "corrected", "unusable", "skip"), strict=False):
+        page.post("/verdict", n=row["n"], seen=0, action=say, tab="t")
+    drawn = {"page": "clean", "sampling": "random", "blind": "1", "class": "birne"}
+    page.post("/verdict", n=rows[4]["n"], seen=0, action="choose", **drawn)
     return [row["n"] for row in rows]
 
 
-@pytest.mark.parametrize("what", sorted(exports.TAKES))
+@pytest.mark.parametrize("what", sorted(exports.EXPORTS))
 def test_the_button_and_the_command_give_the_same(
     page: Served, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judge(page)
-    by_button = page.get(f"/take/{what}.csv")
+    by_button = page.get(f"/export/{what}.csv")
     assert by_button.headers["content-disposition"] == f'attachment; filename="{what}.csv"'
-    said = call(["review", str(page.source.run), "--take", what], capsys)
+    said = run_cli(["review", str(page.source.run), "--export", what], capsys)
     assert (said.code, said.err) == (0, "")
     assert said.out == by_button.text
-    said = call(["review", str(page.source.run), "--take", what, "-o", str(tmp_path / "out.csv")], capsys)
+    said = run_cli(["review", str(page.source.run), "--export", what, "-o", str(tmp_path / "out.csv")], capsys)
     assert (tmp_path / "out.csv").read_text() == by_button.text
     assert f"{by_button.text.count(chr(10)) - 1} rows written" in said.out
 
@@ -46,8 +46,8 @@ def test_the_button_and_the_command_give_the_same(
 def test_the_clean_set_is_what_a_person_confirmed_and_what_the_run_had(page: Served, tmp_path: Path) -> None:
     kept, suggested, _, _, drawn = judge(page)
     (clean,) = page.rows("split = 'clean' AND id = (SELECT min(id) FROM samples WHERE split = 'clean')")
-    other = next(name for k, name in enumerate(page.source.classes) if k != clean["checked"])
-    page.post("/verdict", n=clean["n"], seen=0, say="choose", **{"class": other})
+    other = next(name for k, name in enumerate(page.source.classes) if k != clean["clean_label"])
+    page.post("/verdict", n=clean["n"], seen=0, action="choose", **{"class": other})
     (tmp_path / "clean.csv").write_text(text(page, "clean"))
     found = {row["id"]: (row["label"], row["from"]) for row in read_csv(tmp_path / "clean.csv")}
     names = page.source.classes
@@ -71,7 +71,7 @@ def test_corrected_labels_take_the_best_there_is(page: Served, tmp_path: Path) -
     assert found[page.row(skipped)["id"]]["label"] == names[page.row(skipped)["label"]]
     assert all(row["label"] for row in found.values())
     clean = page.rows("split = 'clean'")[0]
-    assert (found[clean["id"]]["label"], found[clean["id"]]["from"]) == (names[clean["checked"]], "clean")
+    assert (found[clean["id"]]["label"], found[clean["id"]]["from"]) == (names[clean["clean_label"]], "clean")
 
 
 def test_the_verdicts_are_all_that_was_said(page: Served, tmp_path: Path) -> None:
@@ -81,20 +81,20 @@ def test_the_verdicts_are_all_that_was_said(page: Served, tmp_path: Path) -> Non
     rows = read_csv(tmp_path / "verdicts.csv")
     assert [row["kind"] for row in rows] == ["label", "label", "unusable", "skip", "label", "undo"]
     assert rows[5]["undoes"] == rows[3]["verdict"]
-    assert (rows[4]["blind"], rows[4]["way"], rows[4]["label"]) == ("1", "random", "birne")
+    assert (rows[4]["blind"], rows[4]["sampling"], rows[4]["label"]) == ("1", "random", "birne")
 
 
 def test_the_whole_way_round(page: Served, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Judge, take the clean set away, and train with it by the command that the page shows."""
     for row in page.rows("split = 'train' AND given >= 0")[:20]:
-        page.post("/verdict", n=row["n"], seen=0, say="suggestion")
+        page.post("/verdict", n=row["n"], seen=0, action="corrected")
     file = tmp_path / "clean.csv"
-    assert call(["review", str(page.source.run), "--take", "clean", "-o", str(file)], capsys).code == 0
-    shown = page.get("/take").text
+    assert run_cli(["review", str(page.source.run), "--export", "clean", "-o", str(file)], capsys).code == 0
+    shown = page.get("/export").text
     command = shlex.split(next(line for line in shown.splitlines() if "metalabelnet train" in line).split("<")[0])
     assert command[3:] == ["--image-size", "8", "--clean", "clean.csv"]
     command[command.index("clean.csv")] = str(file)
-    said = call([*command[1:], *QUICK.split(), "--out", str(tmp_path / "again")], capsys)
+    said = run_cli([*command[1:], *QUICK.split(), "--out", str(tmp_path / "again")], capsys)
     assert said.code == 0, said.err
     assert "46 clean samples, 46 of them taken out of training" in said.err
     summary = json.loads((tmp_path / "again" / "summary.json").read_text())
@@ -107,14 +107,14 @@ def test_the_whole_way_round(page: Served, tmp_path: Path, trained: Path, capsys
         ("nowhere", "unknown data set 'nowhere'"),
         ("digits --port 99999999", "port 99999999 cannot be used"),
         ("digits --data x", "is not a run: leave it out"),
-        ("digits --take everything", "invalid choice"),
+        ("digits --export everything", "invalid choice"),
     ],
 )
 def test_wrong_input_gets_one_line(
     arguments: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = call(["review", *arguments.split()], capsys)
+    said = run_cli(["review", *arguments.split()], capsys)
     assert said.code == 2
     assert sentence in said.err
     assert "Traceback" not in said.err
@@ -126,7 +126,7 @@ def test_without_the_extra_a_sentence_says_what_to_install(
     import sys
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    said = call(["review", "digits"], capsys)
+    said = run_cli(["review", "digits"], capsys)
     assert said.code == 2
     assert "pip install 'metalabelnet[review]'" in said.err
 
@@ -135,22 +135,22 @@ def test_drawn_leaves_out_what_was_checked_as_a_suspect_alone(page: Served) -> N
     confirmed, changed, unusable, skipped = page.rows("split = 'clean'")[:4]
     names = page.source.classes
     for row, said in (
-        (confirmed, {"say": "choose", "class": names[confirmed["checked"]]}),
-        (changed, {"say": "choose", "class": names[changed["checked"] - 1]}),
-        (unusable, {"say": "unusable"}),
-        (skipped, {"say": "skip"}),
+        (confirmed, {"action": "choose", "class": names[confirmed["clean_label"]]}),
+        (changed, {"action": "choose", "class": names[changed["clean_label"] - 1]}),
+        (unusable, {"action": "unusable"}),
+        (skipped, {"action": "skip"}),
     ):
         page.post("/verdict", n=row["n"], seen=0, **said)
     again, never, undone = page.rows("split = 'train' AND given >= 0")[:3]
-    drawn = {"page": "clean", "way": "random", "blind": "1", "say": "choose", "class": "birne"}
+    drawn = {"page": "clean", "sampling": "random", "blind": "1", "action": "choose", "class": "birne"}
     for row in (again, undone):
         page.post("/verdict", n=row["n"], seen=0, **drawn)
-    page.post("/verdict", n=undone["n"], seen=page.store.read_options().execute(LAST).fetchone()[0], say="undo")
-    standing = {row["n"]: row["v"] for row in page.store.read_options().execute("SELECT n, v FROM standing")}
+    page.post("/verdict", n=undone["n"], seen=page.store.connection().execute(LAST).fetchone()[0], action="undo")
+    current_verdicts = {row["n"]: row["v"] for row in page.store.connection().execute("SELECT n, v FROM current_verdicts")}
     for row in (again, never, undone):
-        page.post("/verdict", n=row["n"], seen=standing.get(row["n"], 0), say="choose", **{"class": "cherry pie"})
+        page.post("/verdict", n=row["n"], seen=current_verdicts.get(row["n"], 0), action="choose", **{"class": "cherry pie"})
     found = list(exports.clean(page.store, page.source, drawn=True))[1:]
-    assert (confirmed["id"], names[confirmed["checked"]], "run") in found
+    assert (confirmed["id"], names[confirmed["clean_label"]], "run") in found
     assert [row for row in found if row[2] == "person"] == [(again["id"], "cherry pie", "person")]
     ids = [row[0] for row in found]
     assert len(ids) == len({*ids}) == 26 - 2 + 1

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from metalabelnet.review.filters import SHOWS, VERDICTS, Filter, count, page
-from metalabelnet.review.source import Sample
-from metalabelnet.review.store import Store
+from metalabelnet.review.filters import SHOWS, VERDICTS, SampleFilter, count, page
+from metalabelnet.review.source import SampleRow
+from metalabelnet.review.store import ReviewStore
 from metalabelnet.review.verdicts import Verdict, decide
 from stores import Made, made_store
 
@@ -15,7 +15,7 @@ SAID = (("label", 0), ("label", 1), ("unusable", None), ("skip", None))
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Made, dict[int, tuple[str, int | None]]]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReviewStore, Made, dict[int, tuple[str, int | None]]]:
     store, made = made_store(tmp_path_factory.mktemp("pages"), 300)
     said = {row.n: SAID[k % 4] for k, row in enumerate(made.rows[:120])}
     for n, (kind, label) in said.items():
@@ -23,7 +23,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Made, dict[
     return store, made, said
 
 
-def wanted(row: Sample, which: Filter, said: dict[int, tuple[str, int | None]]) -> bool:
+def wanted(row: SampleRow, which: SampleFilter, said: dict[int, tuple[str, int | None]]) -> bool:
     kind, label = said.get(row.n, (None, None))
     fits = {
         "open": kind is None,
@@ -50,7 +50,7 @@ def wanted(row: Sample, which: Filter, said: dict[int, tuple[str, int | None]]) 
 def test_a_filter_is_what_a_loop_finds(judged, verdict: str, show: str) -> None:
     store, made, said = judged
     for split, given, label, least in itertools.product(("train", "clean"), (None, 0), (None, 1), (0.0, 0.4)):
-        which = Filter(
+        which = SampleFilter(
             show=show, verdict=verdict, split=split, given=given, label=label, least=least, most=1 - least / 2
         )
         rows = [row for row in made.rows if wanted(row, which, said)]
@@ -61,7 +61,7 @@ def test_a_filter_is_what_a_loop_finds(judged, verdict: str, show: str) -> None:
 
 def test_pages_hold_every_sample_once(judged) -> None:
     store, made, _ = judged
-    which, seen, after = Filter(show="all", verdict="any"), [], None
+    which, seen, after = SampleFilter(show="all", verdict="any"), [], None
     while rows := page(store, which, 7, after):
         seen += [row["n"] for row in rows]
         after = (rows[-1]["suspicion"], rows[-1]["n"])
@@ -70,7 +70,7 @@ def test_pages_hold_every_sample_once(judged) -> None:
 
 def test_verdicts_on_a_page_make_nobody_miss_a_sample_of_the_next(tmp_path: Path) -> None:
     store, made = made_store(tmp_path)
-    which, seen, after = Filter(show="labeled"), [], None
+    which, seen, after = SampleFilter(show="labeled"), [], None
     while rows := page(store, which, 5, after):
         for row in rows:
             seen.append(row["n"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from metalabelnet.review.informative import MEASURE, MEASURES, entropy, margin
+from metalabelnet.review.informativeness import DEFAULT_MEASURE, MEASURES, entropy, margin
 
 
 def test_certainty_teaches_nothing_and_doubt_most() -> None:
@@ -21,5 +21,5 @@ def test_what_is_missing_from_the_most_likely_classes_counts_as_one_class() -> N
 
 
 def test_the_pages_measure_is_one_of_them() -> None:
-    assert MEASURE in MEASURES
+    assert DEFAULT_MEASURE in MEASURES
     assert MEASURES["suspicion"]((1.0,), 0.3) == 0.3

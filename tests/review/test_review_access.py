@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from browsing import Program, opened, press_and_wait, until
-from files import write_csv
+from user_data import write_csv
 
 pytestmark = pytest.mark.browser
 LONG = "Donaudampfschifffahrtsgesellschaft" * 12

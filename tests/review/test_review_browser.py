@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from browsing import Program, opened, press_and_wait, until
-from files import QUICK, read_csv, write_csv
-from shell import call
+from cli_runner import run_cli
+from user_data import QUICK, read_csv, write_csv
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +23,7 @@ def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
     page = opened(chromium, program)
     page.goto(f"{program.base}/?show=labeled")
     for k in range(10):
-        press_and_wait(page, "s" if page.locator(".card:focus button[value=suggestion]").count() else "k")
+        press_and_wait(page, "s" if page.locator(".card:focus button[value=corrected]").count() else "k")
         until(lambda k=k: page.locator(".card.decided").count() == k + 1)
     with page.expect_navigation():
         page.keyboard.press("u")
@@ -36,17 +36,17 @@ def test_twenty_suspects_by_keyboard_a_kill_an_export_and_a_training(
     page.goto(f"{program.base}/?show=labeled&view=one")
     for _ in range(11):
         with page.expect_navigation():
-            page.keyboard.press("s" if page.locator("button[value=suggestion]").count() else "k")
+            page.keyboard.press("s" if page.locator("button[value=corrected]").count() else "k")
     assert page.complaints == []
 
-    page.goto(f"{program.base}/take")
+    page.goto(f"{program.base}/export")
     with page.expect_download() as download:
         page.get_by_role("link", name="Clean set (CSV)").press("Enter")
     clean = tmp_path / "clean.csv"
     download.value.save_as(clean)
     assert sum(row["from"] == "person" for row in read_csv(clean)) == 20
     arguments = f"--clean {clean} {QUICK} --image-size 8 --out {tmp_path}/again"
-    said = call(["train", str(trained / "photos"), *arguments.split()], capsys)
+    said = run_cli(["train", str(trained / "photos"), *arguments.split()], capsys)
     assert said.code == 0, said.err
     assert 0 < json.loads((tmp_path / "again" / "summary.json").read_text())["clean_accuracy"] <= 100
 
@@ -126,7 +126,7 @@ def test_nothing_sticks_out_and_everything_has_a_name(
 ) -> None:
     program = start()
     page = opened(chromium, program, viewport={"width": width, "height": 700}, color_scheme=scheme)
-    for path in ("/?show=all", "/?view=one&show=all", "/?least=1&show=all", "/clean", "/take", "/?least=x"):
+    for path in ("/?show=all", "/?view=one&show=all", "/?least=1&show=all", "/clean", "/export", "/?least=x"):
         page.goto(program.base + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         nameless = page.evaluate(
@@ -170,11 +170,11 @@ def test_scripts_in_labels_ids_and_texts_do_not_run(
     rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
     file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
     arguments = f"{QUICK} --clean-column ok --method cross-entropy --out {tmp_path}/run"
-    assert call(["train", str(file), *arguments.split()], capsys).code == 0
+    assert run_cli(["train", str(file), *arguments.split()], capsys).code == 0
     program = start(tmp_path / "run")
     page = opened(chromium, program)
     page.on("dialog", lambda dialog: page.complaints.append(dialog.message))
-    for path in ("/?show=all", "/?show=all&view=one", "/clean?wanted=3", "/clean", "/take"):
+    for path in ("/?show=all", "/?show=all&view=one", "/clean?wanted=3", "/clean", "/export"):
         page.goto(program.base + path)
     page.goto(f"{program.base}/?show=labeled")
     first = page.locator(".card").first.get_attribute("id")

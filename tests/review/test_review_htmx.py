@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from browsing import Program, opened, press_and_wait, until
-from files import QUICK, write_csv
+from cli_runner import run_cli
 from served import Served, cards
-from shell import call
+from user_data import QUICK, write_csv
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "src" / "metalabelnet" / "review" / "static"
@@ -47,7 +47,7 @@ def test_htmx_and_its_licence_are_in_what_is_installed(tmp_path: Path) -> None:
 
 
 def test_htmx_may_make_no_code_of_text(page: Served) -> None:
-    for address in ("/?show=all", "/clean", "/take", "/?least=x"):
+    for address in ("/?show=all", "/clean", "/export", "/?least=x"):
         found = re.search(r"<meta name=\"htmx-config\" content='([^']*)'>", page.get(address).text)
         assert found
         config = json.loads(found[1])
@@ -180,13 +180,13 @@ def test_attributes_of_htmx_in_labels_ids_and_texts_are_inert(
     rows = [(f"{nasty[k % 3]} {k}", f"{words[k]} {nasty[k % 3]}", nasty[k % 3], k < 12) for k in range(40)]
     file = write_csv(tmp_path / "texts.csv", ("id", "text", "label", "ok"), rows)
     arguments = f"{QUICK} --clean-column ok --method cross-entropy --out {tmp_path}/run"
-    assert call(["train", str(file), *arguments.split()], capsys).code == 0
+    assert run_cli(["train", str(file), *arguments.split()], capsys).code == 0
     program = start(tmp_path / "run")
     page = opened(chromium, program)
     page.on("dialog", lambda dialog: page.complaints.append(dialog.message))
     asked: list[tuple[str, str]] = []
     page.on("request", lambda request: asked.append((request.method, request.url.removeprefix(program.base))))
-    for path in ("/?show=all&view=one", "/clean", "/take", "/?show=all"):
+    for path in ("/?show=all&view=one", "/clean", "/export", "/?show=all"):
         page.goto(program.base + path)
         active = page.locator(ACTIVE).evaluate_all("parts => parts.map(part => part.outerHTML.slice(0, 60))")
         assert all(part.startswith('<form method="post" action="/verdict" hx-post="/verdict"') for part in active)

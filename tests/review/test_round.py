@@ -11,22 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from files import QUICK, TABLE, photos, table_rows, text_rows, write_csv
+from cli_runner import run_cli
 from served import Served, cards, field, serve
-from shell import call
-from tiny import CLASSES, write_npz
+from tiny_data import CLASSES, write_npz
+from user_data import QUICK, TABLE_COLUMNS, table_rows, text_rows, write_csv, write_photos
 
 SHORT = f"{QUICK} --method cross-entropy".split()
 Capture = pytest.CaptureFixture[str]
 
 
 def folder(here: Path) -> tuple[str, dict[str, str]]:
-    photos(here / "meine photos", count=60)
+    write_photos(here / "meine photos", count=60)
     return "meine photos", {}
 
 
 def paths(here: Path) -> tuple[str, dict[str, str]]:
-    names = [(name, name.split("/")[0].replace("_unlabeled", "")) for name, _ in photos(here / "pics", count=60)]
+    names = [(name, name.split("/")[0].replace("_unlabeled", "")) for name, _ in write_photos(here / "pics", count=60)]
     write_csv(here / "list.tsv", ("file", "kind"), [(f"pics/{name}", kind) for name, kind in names], "\t")
     return "list.tsv", {"label": "kind"}
 
@@ -37,7 +37,7 @@ def texts(here: Path) -> tuple[str, dict[str, str]]:
 
 
 def table(here: Path) -> tuple[str, dict[str, str]]:
-    write_csv(here / "table.csv", TABLE[:5], [row[:5] for row in table_rows(40)])
+    write_csv(here / "table.csv", TABLE_COLUMNS[:5], [row[:5] for row in table_rows(40)])
     return "table.csv", {"features": "width,color"}
 
 
@@ -65,8 +65,8 @@ def confirm(page: Served, times: int) -> int:
         if not (found := cards(shown)):
             break
         given = page.row(found[0])["given"]
-        hidden = {name: field(shown, name) for name in ("n", "seen", "way", "blind")}
-        what = {"say": "skip"} if given < 0 else {"say": "choose", "class": page.source.classes[given]}
+        hidden = {name: field(shown, name) for name in ("n", "seen", "sampling", "blind")}
+        what = {"action": "skip"} if given < 0 else {"action": "choose", "class": page.source.classes[given]}
         assert page.post("/verdict", page="clean", **hidden, **what).status_code == 303
         said += given >= 0
     return said
@@ -74,7 +74,7 @@ def confirm(page: Served, times: int) -> int:
 
 def commands(page: Served) -> tuple[list[str], list[str]]:
     """What the page says: how to take the clean set away, and how to train with it."""
-    (shown,) = re.findall(r"<pre><code>(metalabelnet review .*?--take clean.*?)</code>", page.get("/take").text, re.S)
+    (shown,) = re.findall(r"<pre><code>(metalabelnet review .*?--export clean.*?)</code>", page.get("/export").text, re.S)
     take, train = (shlex.split(line)[1:] for line in html.unescape(shown).split("\n") if line)
     return take, train
 
@@ -91,9 +91,9 @@ def test_from_data_alone_to_a_model(
     said = confirm(page, 200)
     assert "Every class has 2 confirmed samples" in page.get("/clean").text
     take, train = commands(page)
-    assert call(take, capsys).code == 0
+    assert run_cli(take, capsys).code == 0
     assert len((tmp_path / "clean.csv").read_text().splitlines()) == said + 1
-    answer = call([*train, *SHORT, "--out", "run"], capsys)
+    answer = run_cli([*train, *SHORT, "--out", "run"], capsys)
     assert answer.code == 0, answer.err
     assert f"{said} clean samples" in answer.err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -105,32 +105,32 @@ def test_from_data_alone_to_a_model(
     assert len(again.rows("split = 'clean'")) == said
     assert len(again.rows("split = 'train'")) == summary["samples"]["train"]
     row = again.rows("split = 'train' AND given >= 0")[0]
-    again.post("/verdict", n=row["n"], seen=0, say="keep")
+    again.post("/verdict", n=row["n"], seen=0, action="keep")
     take, train = commands(again)
-    assert call(take, capsys).code == 0
+    assert run_cli(take, capsys).code == 0
     assert len((tmp_path / "clean.csv").read_text().splitlines()) == said + 2
-    assert call([*train, *SHORT, "--out", "second"], capsys).code == 0
+    assert run_cli([*train, *SHORT, "--out", "second"], capsys).code == 0
 
 
 def test_the_commands_name_another_file_of_verdicts_and_moved_data(tmp_path: Path, trained: Path) -> None:
     shutil.copytree(trained / "run", tmp_path / "run")
-    photos, verdicts = trained / "photos", tmp_path / "my verdicts.sqlite"
-    take, _ = commands(serve(tmp_path / "run", data=str(photos), db=verdicts))
-    expected = ["review", str(tmp_path / "run"), "--data", str(photos), "--db", str(verdicts)]
-    assert take == [*expected, "--take", "clean", "-o", "clean.csv"]
+    write_photos, verdicts = trained / "photos", tmp_path / "my verdicts.sqlite"
+    take, _ = commands(serve(tmp_path / "run", data=str(write_photos), db=verdicts))
+    expected = ["review", str(tmp_path / "run"), "--data", str(write_photos), "--db", str(verdicts)]
+    assert take == [*expected, "--export", "clean", "-o", "clean.csv"]
 
 
 def test_noise_that_is_added_is_added_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A benchmark's run: the command shown has its noise and its seed, and the test rows stay the same."""
     monkeypatch.chdir(tmp_path)
     arguments = f"train digits --noise uniform:0.4 --seed 3 --clean 40 {' '.join(SHORT)} --out run"
-    assert call(arguments.split(), capsys).code == 0
+    assert run_cli(arguments.split(), capsys).code == 0
     page = serve(tmp_path / "run")
     _, train = commands(page)
     assert train == ["train", "digits", "--noise", "uniform:0.4", "--seed", "3", "--clean", "clean.csv"]
-    page.post("/verdict", n=page.rows("split = 'train'")[0]["n"], seen=0, say="keep")
-    assert call(commands(page)[0], capsys).code == 0
-    answer = call([*train, *SHORT, "--out", "again"], capsys)
+    page.post("/verdict", n=page.rows("split = 'train'")[0]["n"], seen=0, action="keep")
+    assert run_cli(commands(page)[0], capsys).code == 0
+    answer = run_cli([*train, *SHORT, "--out", "again"], capsys)
     assert answer.code == 0, answer.err
     assert "41 clean samples in clean.csv" in answer.err
     again = serve(tmp_path / "again")
@@ -157,7 +157,7 @@ def test_a_clean_set_for_arrays_that_will_not_do(
         (good, "--label y", "--label is for a folder of images or a table"),
     ):
         write_csv(tmp_path / "clean.csv", ("id", "label"), rows)
-        said = call(["train", "mine.npz", "--clean", "clean.csv", *more.split(), "--out", "run"], capsys)
+        said = run_cli(["train", "mine.npz", "--clean", "clean.csv", *more.split(), "--out", "run"], capsys)
         assert (said.code, said.out) == (2, ""), sentence
         assert sentence in said.err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
@@ -171,7 +171,7 @@ def test_labels_of_arrays_are_the_truth_only_where_noise_is_to_come(
     write_csv(tmp_path / "clean.csv", ("id", "label"), [(k, CLASSES[k % 3]) for k in range(18)])
     for noise, tested in (("none", 0), ("uniform:0.4", 20)):
         arguments = f"train mine.npz --clean clean.csv --noise {noise} {' '.join(SHORT)} --out {noise[:4]}"
-        assert call(arguments.split(), capsys).code == 0
+        assert run_cli(arguments.split(), capsys).code == 0
         summary = json.loads((tmp_path / noise[:4] / "summary.json").read_text())
         assert summary["samples"]["test"] <= tested
         assert (summary["right_after"] is None) == (noise == "none")
@@ -184,34 +184,34 @@ def test_a_trusted_row_that_is_unusable_does_not_return(
     """The column that marks clean rows still marks it: the file of the clean set says that it is not one any more."""
     monkeypatch.chdir(tmp_path)
     if kind == "table":
-        data, more = write_csv(tmp_path / "t.csv", TABLE, table_rows(80)), ""
+        data, more = write_csv(tmp_path / "t.csv", TABLE_COLUMNS, table_rows(80)), ""
     elif kind == "texts":
         data, more = write_csv(tmp_path / "t.csv", ("text", "topic", "checked"), text_rows(80)), "--label topic"
     else:
-        rows = [(f"pics/{name}", right, k % 4 == 0) for k, (name, right) in enumerate(photos(tmp_path / "pics")[:90])]
+        rows = [(f"pics/{name}", right, k % 4 == 0) for k, (name, right) in enumerate(write_photos(tmp_path / "pics")[:90])]
         data, more = write_csv(tmp_path / "t.csv", ("file", "label", "checked"), rows), ""
     assert (
-        call(["train", data.name, "--clean-column", "checked", *more.split(), *SHORT, "--out", "run0"], capsys).code
+        run_cli(["train", data.name, "--clean-column", "checked", *more.split(), *SHORT, "--out", "run0"], capsys).code
         == 0
     )
     page = serve(tmp_path / "run0")
     before, trained = len(page.rows("split = 'clean'")), {row["id"] for row in page.rows("split = 'train'")}
     unusable, changed, skipped, *_ = page.rows("split = 'clean'")
-    other = page.source.classes[changed["checked"] - 1]
+    other = page.source.classes[changed["clean_label"] - 1]
     for row, said in (
-        (unusable, {"say": "unusable"}),
-        (changed, {"say": "choose", "class": other}),
-        (skipped, {"say": "skip"}),
+        (unusable, {"action": "unusable"}),
+        (changed, {"action": "choose", "class": other}),
+        (skipped, {"action": "skip"}),
     ):
         page.post("/verdict", n=row["n"], seen=0, **said)
     for run in ("run1", "run2"):  # the second time the run knows, and no verdict says so
         take, train = commands(page)
         assert train[train.index("--clean-column") + 1] == "checked"
-        assert call(take, capsys).code == 0
+        assert run_cli(take, capsys).code == 0
         lines = (tmp_path / "clean.csv").read_text().splitlines()[1:]
         assert [line for line in lines if ",," in line] == [f"{unusable['id']},,left out"]
         assert any(line.startswith((f"{changed['id']},{other},", f'{changed["id"]},"{other}",')) for line in lines)
-        answer = call([*train, *SHORT, "--out", run], capsys)
+        answer = run_cli([*train, *SHORT, "--out", run], capsys)
         assert answer.code == 0, answer.err
         assert f"{before - 1} clean samples, {before - 1} of them taken out of training" in answer.err
         assert "1 trusted samples have no label in clean.csv: they are neither clean nor trained on" in answer.err
@@ -223,15 +223,15 @@ def test_a_trusted_row_that_is_unusable_does_not_return(
 def test_a_row_that_was_marked_after_the_run_is_not_left_out(tmp_path: Path, monkeypatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     rows = table_rows(80)
-    write_csv(tmp_path / "t.csv", TABLE, rows)
-    assert call(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    write_csv(tmp_path / "t.csv", TABLE_COLUMNS, rows)
+    assert run_cli(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
     serve(tmp_path / "run")
-    marked = next(k for k, row in enumerate(rows) if row[4] and not row[5])
-    write_csv(tmp_path / "t.csv", TABLE, [[*row[:5], "yes" if k == marked else row[5]] for k, row in enumerate(rows)])
+    marked_clean = next(k for k, row in enumerate(rows) if row[4] and not row[5])
+    write_csv(tmp_path / "t.csv", TABLE_COLUMNS, [[*row[:5], "yes" if k == marked_clean else row[5]] for k, row in enumerate(rows)])
     page = serve(tmp_path / "run")
     take, train = commands(page)
-    assert call(take, capsys).code == 0
-    answer = call([*train, *SHORT, "--out", "again"], capsys)
+    assert run_cli(take, capsys).code == 0
+    answer = run_cli([*train, *SHORT, "--out", "again"], capsys)
     assert answer.code == 0, answer.err
     assert f"{sum(row[5] == 'yes' for row in rows) + 1} clean samples" in answer.err
 
@@ -240,11 +240,11 @@ def test_what_is_contradicted_without_being_drawn_is_not_clean_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_csv(tmp_path / "t.csv", TABLE, table_rows(80))
-    assert call(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
+    write_csv(tmp_path / "t.csv", TABLE_COLUMNS, table_rows(80))
+    assert run_cli(["train", "t.csv", "--clean-column", "checked", *SHORT, "--out", "run"], capsys).code == 0
     page = serve(tmp_path / "run")
     row = page.rows("split = 'clean'")[0]
-    other = page.source.classes[row["checked"] - 1]
-    page.post("/verdict", n=row["n"], seen=0, say="choose", **{"class": other})
-    drawn = call(["review", "run", "--take", "clean", "--drawn"], capsys).out.splitlines()
+    other = page.source.classes[row["clean_label"] - 1]
+    page.post("/verdict", n=row["n"], seen=0, action="choose", **{"class": other})
+    drawn = run_cli(["review", "run", "--export", "clean", "--drawn"], capsys).out.splitlines()
     assert [line for line in drawn if line.startswith(f"{row['id']},")] == [f"{row['id']},,left out"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metalabelnet.review.sampling import draw, progress, rate
-from metalabelnet.review.store import Store
+from metalabelnet.review.clean_set_sampling import draw, progress, rate
+from metalabelnet.review.store import ReviewStore
 from metalabelnet.review.verdicts import Verdict, decide, undo_last
 from stores import Made, made_store
 
@@ -48,9 +48,9 @@ def test_the_most_informative_of_a_class_comes_first(tmp_path: Path) -> None:
         drawn.append(next(row for row in made.rows if row.n == n))
         decide(store, Verdict(n=n, kind="skip", page="clean"), seen=0)
     for label in range(3):
-        mine = [row.informative for row in drawn if row.label == label]
+        mine = [row.informativeness for row in drawn if row.label == label]
         best = sorted(
-            (row.informative for row in made.rows if (row.label, row.split) == (label, "train")), reverse=True
+            (row.informativeness for row in made.rows if (row.label, row.split) == (label, "train")), reverse=True
         )
         assert mine == best[: len(mine)]
         assert mine
@@ -78,11 +78,11 @@ def test_only_blind_verdicts_on_random_draws_say_how_noisy_the_labels_are(tmp_pa
         label = row.given if right else (row.given + 1) % 3
         decide(store, Verdict(n=row.n, kind="label", label=label, page="clean", **how), seen=0)
 
-    judge(labeled[0], right=False, blind=False, way="random")
-    judge(labeled[1], right=False, blind=True, way="informative")
+    judge(labeled[0], right=False, blind=False, sampling="random")
+    judge(labeled[1], right=False, blind=True, sampling="informative")
     assert rate(store) is None
     for k, row in enumerate(labeled[2:52]):
-        judge(row, right=k % 5 > 0, blind=True, way="random", tab="t")
+        judge(row, right=k % 5 > 0, blind=True, sampling="random", tab="t")
     found = rate(store)
     assert found is not None
     assert found.judged == 50
@@ -95,7 +95,7 @@ def test_only_blind_verdicts_on_random_draws_say_how_noisy_the_labels_are(tmp_pa
     undo_last(store, "t")
     assert rate(store).judged == 49
     row = labeled[2]  # a later look with open eyes changes the label, not the estimate
-    seen = store.read_options().execute("SELECT v FROM standing WHERE n = ?", (row.n,)).fetchone()[0]
+    seen = store.connection().execute("SELECT v FROM current_verdicts WHERE n = ?", (row.n,)).fetchone()[0]
     before = rate(store)
     decide(store, Verdict(n=row.n, kind="label", label=row.given), seen=seen)
     assert rate(store) == before
@@ -112,11 +112,11 @@ def test_the_interval_covers_the_truth_as_samples_are_really_drawn(tmp_path: Pat
             given = true_label[row.n] if chance.random() < 0.75 else (true_label[row.n] + chance.randrange(1, 3)) % 3
             label = true_label[row.n] if chance.random() < 0.8 else given
             made.rows[k] = dataclasses.replace(row, given=given, label=label, split="train")
-        store = Store(tmp_path / f"{seed}.sqlite")
-        store.read_options().execute("PRAGMA synchronous = OFF")
+        store = ReviewStore(tmp_path / f"{seed}.sqlite")
+        store.connection().execute("PRAGMA synchronous = OFF")
         store.fill(made)  # type: ignore[arg-type]
         while (n := draw(store, progress(store, 3, 10), "random")) is not None:
-            how = {"page": "clean", "blind": True, "way": "random"}
+            how = {"page": "clean", "blind": True, "sampling": "random"}
             decide(store, Verdict(n=n, kind="label", label=true_label[n], **how), seen=0)
         found, right = rate(store), sum(row.given != true_label[row.n] for row in made.rows) / len(made.rows)
         assert found is not None

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from files import QUICK, TABLE, photos, table_rows, write_csv
+from cli_runner import run_cli
 from metalabelnet.data import ReadOptions, load
 from metalabelnet.errors import InputError
 from metalabelnet.review import source as sources
-from metalabelnet.review.label_rows import likely_classes
-from shell import call
-from tiny import CLASSES, write_npz
+from metalabelnet.review.run_label_table import likely_classes
+from tiny_data import CLASSES, write_npz
+from user_data import QUICK, TABLE_COLUMNS, table_rows, write_csv, write_photos
 
 
 def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path, capsys) -> None:
     arguments = (
         "train digits --method cross-entropy --epochs 1 --noise uniform:0.4 --clean 100 --device cpu --snapshots 0"
     )
-    assert call([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
+    assert run_cli([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
     page = make_page(tmp_path / "run")
     parts = {split: page.rows("split = ?", split) for split in ("train", "clean", "test", "left out")}
     assert {split: len(rows) for split, rows in parts.items()} == {
@@ -39,7 +39,7 @@ def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path
         assert (str(row["given"]), str(row["label"])) == (line["given"], line["label"])
         assert row["suspicion"] == float(line["suspicion"])
     assert any(row["given"] != data.true[row["position"]] for row in parts["train"])
-    assert all(row["checked"] == data.true[row["position"]] for row in parts["clean"])
+    assert all(row["clean_label"] == data.true[row["position"]] for row in parts["clean"])
     row = parts["train"][0]
     shown = Image.open(io.BytesIO(page.get(f"/sample/{row['n']}/small").content))
     assert (np.asarray(shown) == data.x[row["position"], 0].numpy()).all()
@@ -47,11 +47,11 @@ def test_a_run_on_a_benchmark_knows_what_was_put_aside(make_page, tmp_path: Path
 
 def test_a_run_on_a_table_shows_the_cells_of_its_rows(make_page, tmp_path: Path, capsys) -> None:
     rows = table_rows(80)
-    write_csv(tmp_path / "mine.csv", TABLE, rows)
+    write_csv(tmp_path / "mine.csv", TABLE_COLUMNS, rows)
     arguments = (
         f"train {tmp_path}/mine.csv --clean-column checked --method cross-entropy --epochs 1 --device cpu --snapshots 0"
     )
-    assert call([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
+    assert run_cli([*arguments.split(), "--out", str(tmp_path / "run")], capsys).code == 0
     page = make_page(tmp_path / "run")
     by_id = {row[0]: row for row in rows}
     for row in page.rows("split = 'train'"):
@@ -59,18 +59,18 @@ def test_a_run_on_a_table_shows_the_cells_of_its_rows(make_page, tmp_path: Path,
         assert cells["width"] == by_id[row["id"]][1]
         assert [*page.source.classes, ""][row["given"]] == by_id[row["id"]][4]
     assert len(page.rows("split = 'clean'")) == sum(row[5] == "yes" for row in rows)
-    assert "--clean-column checked" in page.get("/take").text
+    assert "--clean-column checked" in page.get("/export").text
 
 
 def test_samples_that_were_left_out_do_not_shift_the_others(make_page, tmp_path: Path, capsys) -> None:
-    true_label = photos(tmp_path / "photos", count=60, unlabeled=0)
+    true_label = write_photos(tmp_path / "photos", count=60, unlabeled=0)
     broken = tmp_path / "photos" / true_label[0][0]
     broken.write_bytes(b"no picture")
     write_csv(tmp_path / "checked.csv", ("id", "label"), [*true_label[1:16], *true_label[-3:-1]])
     arguments = (
         f"train {tmp_path}/photos --clean {tmp_path}/checked.csv --on-error skip --method cross-entropy --epochs 1"
     )
-    said = call([*arguments.split(), "--device", "cpu", "--snapshots", "0", "--out", str(tmp_path / "run")], capsys)
+    said = run_cli([*arguments.split(), "--device", "cpu", "--snapshots", "0", "--out", str(tmp_path / "run")], capsys)
     assert said.code == 0, said.err
     page = make_page(tmp_path / "run")
     assert [row["id"] for row in page.rows("split = 'left out'")] == [true_label[0][0]]
@@ -106,10 +106,10 @@ def test_a_picture_that_has_gone_takes_no_verdict_with_it(make_page, trained: Pa
     page = make_page()
     first, *others = page.rows("split = 'train' AND given >= 0")[:4]
     for row in (first, *others):
-        page.post("/verdict", n=row["n"], seen=0, say="keep")
+        page.post("/verdict", n=row["n"], seen=0, action="keep")
     (tmp_path / "photos" / first["id"]).unlink()
-    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--take", "clean"]
-    said = call(command, capsys)
+    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--export", "clean"]
+    said = run_cli(command, capsys)
     assert said.code == 0, said.err
     by_person = [line.split(",")[0] for line in said.out.splitlines() if line.endswith(",person")]
     assert sorted(by_person) == sorted(row["id"] for row in others)
@@ -117,7 +117,7 @@ def test_a_picture_that_has_gone_takes_no_verdict_with_it(make_page, trained: Pa
     assert f"any more, as {first['id']!r}: left out" in said.err
     for row in page.rows("split = 'train'")[:60]:
         (tmp_path / "photos" / row["id"]).unlink(missing_ok=True)
-    said = call(command, capsys)
+    said = run_cli(command, capsys)
     assert said.code == 2
     assert "give --data PATH" in said.err
 
@@ -145,7 +145,7 @@ def test_a_table_that_is_not_whole_gets_a_sentence(make_page, tmp_path: Path, ch
 def test_a_class_of_arrays_that_got_another_name(make_page, tmp_path: Path, capsys) -> None:
     write_npz(tmp_path / "mine.npz", classes=np.array(CLASSES))
     arguments = f"train {tmp_path}/mine.npz --clean 12 {QUICK} --method cross-entropy --out {tmp_path}/run"
-    assert call(arguments.split(), capsys).code == 0
+    assert run_cli(arguments.split(), capsys).code == 0
     whole = make_page(tmp_path / "run")
     write_npz(tmp_path / "mine.npz", classes=np.array(["renamed", *CLASSES[1:]]))
     page = make_page(tmp_path / "run")
@@ -194,14 +194,14 @@ def test_clean_pictures_that_have_gone_are_left_out(make_page, trained: Path, tm
     assert page.source.notes == (note,)
     assert [row["id"] for row in page.rows("split = 'clean'")] == [row["id"] for row in clean[1:]]
     assert len(page.rows("split = 'train'")) == len(before.rows("split = 'train'"))
-    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--take", "clean"]
-    said = call(command, capsys)
+    command = ["review", str(tmp_path / "run"), "--data", str(tmp_path / "photos"), "--export", "clean"]
+    said = run_cli(command, capsys)
     assert said.code == 0
     assert note in said.err
     assert len(said.out.splitlines()) == len(clean)  # one has gone, and there is a header
     for row in clean[: len(clean) // 2 + 1]:
         (tmp_path / "photos" / row["id"]).unlink(missing_ok=True)
-    said = call(command, capsys)
+    said = run_cli(command, capsys)
     assert said.code == 2
     assert "which is not in" in said.err
     assert "give --data or --clean PATH" in said.err
@@ -213,12 +213,12 @@ def test_a_class_whose_pictures_have_all_gone_stays_one(make_page, trained: Path
     whole = make_page()
     number = {name: k for k, name in enumerate(whole.source.classes)}
     kept = [row for row in whole.rows("split = 'clean'") if not row["id"].startswith("birne/")]
-    assert any(row["checked"] == number["birne"] for row in kept)
+    assert any(row["clean_label"] == number["birne"] for row in kept)
     shutil.rmtree(tmp_path / "photos" / "birne")
     page = make_page(tmp_path / "run", data=str(tmp_path / "photos"))
     assert page.source.classes == whole.source.classes
-    assert {row["id"]: row["checked"] for row in page.rows("split = 'clean'")} == {
-        row["id"]: row["checked"] for row in kept
+    assert {row["id"]: row["clean_label"] for row in page.rows("split = 'clean'")} == {
+        row["id"]: row["clean_label"] for row in kept
     }
 
 
@@ -237,26 +237,26 @@ def test_verdicts_on_rows_without_names_are_not_for_other_rows(make_page, tmp_pa
     rows = [f"a text of words {k}" for k in range(20)]
     page = make_page(write(tmp_path, rows))
     page.post(
-        "/verdict", n=page.rows()[3]["n"], seen=0, page="clean", say="choose", **{"class": page.source.classes[0]}
+        "/verdict", n=page.rows()[3]["n"], seen=0, page="clean", action="choose", **{"class": page.source.classes[0]}
     )
     page = make_page(write(tmp_path, [*rows, "one more at the end"]))  # the others are what they were
-    before = list(page.store.read_options().iterdump())
+    before = list(page.store.connection().iterdump())
     for others in (["one more in front", *rows, "and more", "and more"], [rows[2], rows[1], rows[0], *rows[3:]], rows):
         with pytest.raises(InputError, match="were given on other rows: give --db FILE for a new one"):
             make_page(write(tmp_path, others))
-        assert list(page.store.read_options().iterdump()) == before
-    assert make_page(write(tmp_path, rows), db=tmp_path / "new.sqlite").standing() == {}
-    assert len(make_page(write(tmp_path, [*rows, "one more at the end"])).standing()) == 1
+        assert list(page.store.connection().iterdump()) == before
+    assert make_page(write(tmp_path, rows), db=tmp_path / "new.sqlite").current_verdicts() == {}
+    assert len(make_page(write(tmp_path, [*rows, "one more at the end"])).current_verdicts()) == 1
 
 
 def test_rows_that_have_names_may_change_places(make_page, tmp_path: Path) -> None:
     rows = [(f"row {k}", f"a text of words {k}", "ab"[k % 2]) for k in range(20)]
     page = make_page(write_csv(tmp_path / "t.csv", ("id", "text", "label"), rows))
     row = page.rows("id = 'row 3'")[0]
-    page.post("/verdict", n=row["n"], seen=0, page="clean", say="choose", **{"class": "a"})
+    page.post("/verdict", n=row["n"], seen=0, page="clean", action="choose", **{"class": "a"})
     page = make_page(write_csv(tmp_path / "t.csv", ("id", "text", "label"), [("first", "a new text", "b"), *rows]))
     assert page.row(row["n"])["position"] == 4
-    assert page.get("/take/clean.csv").text == "id,label,from\nrow 3,a,person\n"
+    assert page.get("/export/clean.csv").text == "id,label,from\nrow 3,a,person\n"
     write_csv(tmp_path / "t.csv", ("text", "label"), [cells[1:] for cells in rows])
     with pytest.raises(InputError, match="were given on other rows"):
         make_page(tmp_path / "t.csv")
@@ -274,17 +274,17 @@ def test_verdicts_lie_beside_the_data_wherever_it_is_called_from(trained: Path, 
 def test_a_file_that_was_moved_is_named_again(kind: str, make_page, tmp_path: Path, capsys) -> None:
     data, moved = tmp_path / f"mine.{kind}", tmp_path / f"moved.{kind}"
     if kind == "csv":
-        write_csv(data, TABLE, table_rows(80))
+        write_csv(data, TABLE_COLUMNS, table_rows(80))
     else:
         write_npz(data)
     more = "--clean-column checked" if kind == "csv" else "--clean 12"
     arguments = f"train {data} {more} {QUICK} --method cross-entropy --out {tmp_path}/run"
-    assert call(arguments.split(), capsys).code == 0
+    assert run_cli(arguments.split(), capsys).code == 0
     before = len(make_page(tmp_path / "run").rows())
     data.rename(moved)
-    command = ["review", str(tmp_path / "run"), "--take", "clean"]
-    said = call(command, capsys)
+    command = ["review", str(tmp_path / "run"), "--export", "clean"]
+    said = run_cli(command, capsys)
     assert (said.code, said.out) == (2, "")
     assert f"{data} is not where it was when {tmp_path}/run was trained: give --data PATH" in said.err
-    assert "there is no such file" in call([*command, "--data", f"{tmp_path}/nowhere.{kind}"], capsys).err
+    assert "there is no such file" in run_cli([*command, "--data", f"{tmp_path}/nowhere.{kind}"], capsys).err
     assert len(make_page(tmp_path / "run", data=str(moved)).rows()) == before

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from metalabelnet.train.cost_estimate import Estimate, estimate
-from small import small_problem, small_run
+from metalabelnet.train.cost_estimate import CostEstimate, estimate_cost
+from small_runs import small_problem, small_run
 
 
 def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,15 +14,15 @@ def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None
         "metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks))
     )  # a step: half a second
     problem, run = small_problem(), small_run("cross-entropy")
-    plain = estimate(run, problem)
+    plain = estimate_cost(run, problem)
     assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches
-    assert estimate(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
-    assert estimate(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
+    assert estimate_cost(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
+    assert estimate_cost(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
     recorded = replace(run, engine="recorded")
-    assert estimate(recorded, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
-    assert estimate(replace(recorded, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
-    assert estimate(replace(run, method="metalabelnet"), problem).bytes > 2 * plain.bytes
-    assert estimate(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
+    assert estimate_cost(recorded, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
+    assert estimate_cost(replace(recorded, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
+    assert estimate_cost(replace(run, method="metalabelnet"), problem).bytes > 2 * plain.bytes
+    assert estimate_cost(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_it_promises_no_digits_it_does_not_have(seconds: float, size: int, said: str) -> None:
-    assert str(Estimate(seconds=seconds, bytes=size)) == said
+    assert str(CostEstimate(seconds=seconds, bytes=size)) == said

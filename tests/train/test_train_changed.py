@@ -12,17 +12,17 @@ import torch
 from metalabelnet.data.disk_tensor import DiskTensor
 from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
-from metalabelnet.train import RunFolder, Stopped, data_digest, recipe, train
+from metalabelnet.train import RunFolder, RunStopped, data_digest, recipe, train
 from metalabelnet.train.prepare import prepare
-from tiny import CLASSES, samples, snapshot, tiny_run, write_npz
+from tiny_data import CLASSES, folder_contents, table_samples, tiny_run, write_npz
 
-X, Y = samples(80, seed=0)
+X, Y = table_samples(80, seed=0)
 
 
 def begin(data: Path, folder: Path) -> Any:
     run = tiny_run(data, "cross-entropy", epochs=2, warmup=1)
     steps = iter(range(3))
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=folder, stop=lambda: next(steps) == 2)
     return run
 
@@ -34,19 +34,19 @@ def begin(data: Path, folder: Path) -> Any:
         {"x_train": X + (np.arange(80) == 7)[:, None]},
         {"y_train": (Y + (np.arange(80) == 7)) % 3},
         {"classes": np.array([*CLASSES[:2], "renamed"])},
-        {"x_test": samples(30, seed=2)[0]},
+        {"x_test": table_samples(30, seed=2)[0]},
     ],
     ids=["a row less", "a sample", "a label", "a class", "the test part"],
 )
 def test_data_that_has_changed_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     data, folder = write_npz(tmp_path / "tiny.npz"), tmp_path / "run"
     run = begin(data, folder)
-    before = snapshot(folder)
+    before = folder_contents(folder)
     write_npz(data, **changes)
     with pytest.raises(InputError, match="run: the data has changed since the run was started: bring it back") as error:
         train(run, folder=folder, resume=True)
     assert "\n" not in str(error.value)
-    assert snapshot(folder) == before
+    assert folder_contents(folder) == before
     write_npz(data)
     train(run, folder=folder, resume=True)
     assert RunFolder(folder).finished
@@ -64,7 +64,7 @@ def test_a_category_that_was_renamed_is_a_change(tmp_path: Path) -> None:
         "device": "cpu",
     }
     run = recipe(str(data), **how)
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=tmp_path / "run", stop=lambda: True)
     good = data.read_text()
     for old, new in (("red", "green"), ("\n7,", "\n70,"), ("\n9,", "\n90,"), ("\n7,blue,b", "\n7,blue,a")):
@@ -101,17 +101,17 @@ def test_where_samples_lie_and_the_last_digits_of_a_mean_are_no_change(
     problem = prepare(run)
     found = data_digest.digest(run, problem)
     assert data_digest.digest(run, on_disk(problem, tmp_path)) == found
-    table = dataclasses.replace(problem, cells="what was read")
+    table = dataclasses.replace(problem, cells_digest="what was read")
     found = data_digest.digest(run, table)
     near = dataclasses.replace(problem.train, x=problem.train.x + 1e-6)
     assert data_digest.digest(run, dataclasses.replace(table, train=near)) == found
-    assert data_digest.digest(run, dataclasses.replace(table, cells="other cells")) != found
+    assert data_digest.digest(run, dataclasses.replace(table, cells_digest="other cells")) != found
 
 
 def test_labels_that_a_probe_has_spoilt_may_differ(tmp_path: Path) -> None:
     data = write_npz(tmp_path / "tiny.npz")
     problem = prepare(tiny_run(data))
-    others = dataclasses.replace(problem, train=problem.train.with_given(torch.zeros_like(problem.train.given)))
+    others = dataclasses.replace(problem, train=problem.train.with_given_labels(torch.zeros_like(problem.train.given)))
     for noise, differ in (("feature:0.4", False), ("uniform:0.4", True)):
         run = tiny_run(data, noise=noise)
         assert (data_digest.digest(run, problem) != data_digest.digest(run, others)) == differ

@@ -14,9 +14,9 @@ from torch import Tensor
 from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.cross_entropy import CrossEntropy
-from metalabelnet.train import Diverged, Run, RunFolder, Stopped, train
+from metalabelnet.train import DivergenceError, Run, RunFolder, RunStopped, train
 from metalabelnet.train import checkpoint as checkpoints
-from tiny import outcome, snapshot, tiny_run, write_npz
+from tiny_data import folder_contents, run_outputs, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) ->
     if finished:
         train(run, folder=folder)
     else:
-        with pytest.raises(Stopped):
+        with pytest.raises(RunStopped):
             train(run, folder=folder, stop=stop_after(3))
-    before = snapshot(folder)
+    before = folder_contents(folder)
     with pytest.raises(InputError, match="holds a run already: add --resume"):
         train(run, folder=folder)
-    assert snapshot(folder) == before
+    assert folder_contents(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -60,24 +60,24 @@ def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) ->
 )
 def test_other_settings_are_named_and_refused(name: str, value: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(tiny_run(data), folder=folder, stop=stop_after(2))
-    before = snapshot(folder)
+    before = folder_contents(folder)
     with pytest.raises(InputError, match=f"was started with {name} = ") as error:
         train(tiny_run(data, **{name: value}), folder=folder, resume=True)
     assert repr(json.loads(json.dumps(value))) in str(error.value)
-    assert snapshot(folder) == before
+    assert folder_contents(folder) == before
 
 
 def test_a_folder_with_other_files_is_refused(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     (folder / "holiday.jpg").write_bytes(b"sun")
-    before = snapshot(folder)
+    before = folder_contents(folder)
     for resume in (False, True):
         with pytest.raises(InputError, match="not empty and holds no run"):
             train(tiny_run(data), folder=folder, resume=resume)
-    assert snapshot(folder) == before
+    assert folder_contents(folder) == before
 
 
 def test_an_empty_folder_and_one_to_be_made_are_taken(data: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(data: Path, tmp_path: Path) -> N
     """The kernel's own full disk stands where the next checkpoint is to be written."""
     run, folder = tiny_run(data), tmp_path / "run"
     train(run, folder=tmp_path / "alone")
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=folder, stop=stop_after(10))
     file = RunFolder(folder).checkpoint
     before = file.read_bytes()
@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(data: Path, tmp_path: Path) -> N
     assert not beside.is_symlink()
     assert file.read_bytes() == before
     train(run, folder=folder, resume=True)
-    assert outcome(folder) == outcome(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("full_at", ["run.json", "metrics.jsonl", "model.safetensors", "labels.csv", "summary.json"])
@@ -221,7 +221,7 @@ def test_the_disk_may_be_full_at_any_file(
     assert not list(folder.rglob("*.tmp"))
     assert not RunFolder(folder).finished
     train(run, folder=folder, resume=True)
-    assert outcome(folder) == outcome(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
 
 
 # Numbers that are lost
@@ -251,7 +251,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(CrossEntropy, "step", spoil)
-        with pytest.raises(Diverged) as error:
+        with pytest.raises(DivergenceError) as error:
             train(run, folder=folder, checkpoint_seconds=0)
     said = str(error.value)
     assert ("the loss is nan" if spoilt == "loss" else "a weight is not a number") in said
@@ -263,12 +263,12 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
     assert len(found) > 10
     assert all(torch.isfinite(tensor).all() for tensor in found)
     train(run, folder=folder, resume=True)
-    assert outcome(folder) == outcome(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
 def test_a_rate_out_of_this_world_diverges_with_a_sentence(method: str, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower rate"):
+    with pytest.raises(DivergenceError, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower rate"):
         train(tiny_run(data, method, lr=1e30), folder=tmp_path / "run", checkpoint_seconds=0)
     for file in (tmp_path / "run").rglob("state.pt"):
         assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
@@ -290,9 +290,9 @@ def test_a_default_that_has_changed_since_is_another_setting(tmp_path: Path) -> 
 
 def test_two_processes_do_not_train_in_one_folder(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(tiny_run(data), folder=folder, stop=stop_after(2))
-    with RunFolder(folder).held(), pytest.raises(InputError, match="another process is at work on it"):
+    with RunFolder(folder).lock(), pytest.raises(InputError, match="another process is at work on it"):
         train(tiny_run(data), folder=folder, resume=True)
     train(tiny_run(data), folder=folder, resume=True)
     assert not (folder / "checkpoint").exists()

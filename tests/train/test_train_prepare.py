@@ -12,13 +12,13 @@ from torch import Tensor
 from metalabelnet.data import UNLABELED, Rows
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.read_cache import ReadCache
-from metalabelnet.errors import InputError, Stopped
+from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.train import prepare as prepare_module
 from metalabelnet.train import recipe, train
 from metalabelnet.train.noise_probe import log_probabilities
-from metalabelnet.train.prepare import device_of, prepare
+from metalabelnet.train.prepare import select_device, prepare
 from metalabelnet.train.settings import Run
-from tiny import BASIC, samples, tiny_run, write_npz
+from tiny_data import BASIC_METHODS, table_samples, tiny_run, write_npz
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def flips(rows: Rows) -> Tensor:
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("kind", ["uniform", "class"])
 def test_the_noise_reached_is_the_noise_asked_for(kind: str, rate: float, tmp_path: Path) -> None:
-    x, y = samples(318, seed=0)
+    x, y = table_samples(318, seed=0)
     file = write_npz(tmp_path / "more.npz", x_train=x, y_train=y)
     problem = prepare(tiny_run(file, noise=f"{kind}:{rate}", unlabeled=0))
     assert len(problem.train) == 300
@@ -52,7 +52,7 @@ def test_the_noise_reached_is_the_noise_asked_for(kind: str, rate: float, tmp_pa
 
 
 def test_every_method_has_the_same_problem(data: Path) -> None:
-    first, *others = (prepare(tiny_run(data, method, epochs=9, lr=0.7)) for method in BASIC)
+    first, *others = (prepare(tiny_run(data, method, epochs=9, lr=0.7)) for method in BASIC_METHODS)
     assert all(same_problem(first, other) for other in others)
     assert same_problem(first, prepare(tiny_run(data)))
     assert not same_problem(first, prepare(tiny_run(data, seed=1)))
@@ -78,7 +78,7 @@ def test_the_default_protocol_holds_a_fifth_out(data: Path) -> None:
     parts = [set(part.index.tolist()) for part in (default.train, default.clean, default.validation)]
     assert set.union(*parts) == set(range(80))
     assert sum(map(len, parts)) == 80
-    assert paper.validation is paper.clean
+    assert not paper.holds_out and paper.validation is paper.clean
     assert set(paper.clean.index.tolist()) == parts[1] | parts[2]
     assert same_rows(default.train, paper.train)
 
@@ -91,7 +91,7 @@ def test_too_few_clean_rows_to_hold_some_out_say_so(data: Path) -> None:
 
 def test_clean_rows_are_clean(data: Path) -> None:
     problem = prepare(tiny_run(data, noise="uniform:0.9"))
-    true_label = torch.from_numpy(samples(80, seed=0)[1])
+    true_label = torch.from_numpy(table_samples(80, seed=0)[1])
     for rows in (problem.clean, problem.validation):
         assert torch.equal(rows.true, true_label[rows.index])
 
@@ -99,7 +99,7 @@ def test_clean_rows_are_clean(data: Path) -> None:
 class TestLabelsGivenToTheCleanRows:
     """Where the noise came with the data, a clean row has an untrusted label too, from which noise can be counted."""
 
-    true_label = samples(80, seed=0)[1]
+    true_label = table_samples(80, seed=0)[1]
     noisy = (true_label + (np.arange(80) % 4 == 0)) % 3
 
     def test_noise_made_here_is_made_for_the_training_rows_alone(self, data: Path) -> None:
@@ -126,7 +126,7 @@ class TestLabelsGivenToTheCleanRows:
         assert problem.noise_rate == pytest.approx(wrong.mean())
 
     def test_a_clean_part_of_its_own_has_none(self, tmp_path: Path) -> None:
-        x, y = samples(30, seed=7)
+        x, y = table_samples(30, seed=7)
         file = write_npz(tmp_path / "own.npz", x_clean=x, y_clean=y)
         problem = prepare(tiny_run(file, noise="none"))
         assert set(problem.clean.given.tolist()) == {UNLABELED}
@@ -135,7 +135,7 @@ class TestLabelsGivenToTheCleanRows:
 
 
 def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
-    true_label = samples(80, seed=0)[1]
+    true_label = table_samples(80, seed=0)[1]
     noisy = np.where(np.arange(80) % 5 == 0, (true_label + 1) % 3, true_label)
     file = write_npz(tmp_path / "noisy.npz", y_train=noisy, true_train=true_label)
     problem = prepare(tiny_run(file, noise="none", unlabeled=0))
@@ -144,7 +144,7 @@ def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
 
 
 def test_nothing_labeled_is_refused(tmp_path: Path) -> None:
-    x, y = samples(30, seed=7)
+    x, y = table_samples(30, seed=7)
     file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_clean=x, y_clean=y)
     with pytest.raises(InputError, match="no training row has a label"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
@@ -162,7 +162,7 @@ def test_augmentation_of_a_table_is_refused(data: Path) -> None:
 @pytest.mark.parametrize("device", ["meta", "nowhere", "cpu:x"])
 def test_a_device_that_cannot_compute_is_refused(device: str) -> None:
     with pytest.raises(InputError, match=f"device '{device}' cannot be used") as error:
-        device_of(Run(device=device))
+        select_device(Run(device=device))
     assert "\n" not in str(error.value)
 
 
@@ -170,8 +170,8 @@ def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     if torch.cuda.is_available():
         pytest.skip("there is a card")
     with pytest.raises(InputError, match="device 'cuda' cannot be used"):
-        device_of(Run(device="cuda"))
-    assert device_of(Run(device="auto")).type == "cpu"
+        select_device(Run(device="cuda"))
+    assert select_device(Run(device="auto")).type == "cpu"
 
 
 # Feature-dependent noise
@@ -253,7 +253,7 @@ def test_the_probe_tells_how_far_it_is_and_stops_when_asked(data: Path, tmp_path
         asked.append(None)
         return len(asked) == 3
 
-    with pytest.raises(Stopped, match="the network behind the noise will begin anew"):
+    with pytest.raises(RunStopped, match="the network behind the noise will begin anew"):
         train(run, folder=tmp_path / "run", stop=stop)
     assert len(asked) == 3
     assert not (tmp_path / "run").exists()
@@ -276,7 +276,7 @@ def test_the_probe_is_the_same_each_time(data: Path) -> None:
 
 def test_probabilities_from_a_file_are_those_of_the_samples_by_number(data: Path, tmp_path: Path) -> None:
     """A file that is sure of one wrong class for the first rows of the data, and of the truth for all others."""
-    true_label = samples(80, seed=0)[1]
+    true_label = table_samples(80, seed=0)[1]
     p = np.full((80, 3), 0.01)
     p[np.arange(80), true_label] = 0.9
     p[:20] = 0.01
@@ -305,5 +305,5 @@ def test_a_card_that_is_named_becomes_the_current_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.zeros", lambda *_, **__: torch.tensor(0.0))
     monkeypatch.setattr("torch.cuda.set_device", current.append)
     for name in ("cpu", "cuda", "cuda:1"):
-        assert device_of(Run(device=name)) == torch.device(name)
+        assert select_device(Run(device=name)) == torch.device(name)
     assert current == [torch.device("cuda:1")]

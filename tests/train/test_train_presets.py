@@ -11,10 +11,10 @@ from metalabelnet.train import Run, recipe
 @pytest.mark.parametrize("name", METHODS)
 def test_the_own_preset_of_every_method_is_a_run(name: str) -> None:
     run = recipe("cifar10", method=name, preset="own")
-    for field, value in METHODS[name].own.items():
+    for field, value in METHODS[name].traits.own_preset.items():
         if field != "settings":
             assert getattr(run, field) == value
-    assert dict(run.settings) == dict(METHODS[name].own.get("settings", {}))
+    assert dict(run.settings) == dict(METHODS[name].traits.own_preset.get("settings", {}))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -28,10 +28,10 @@ def test_the_shared_recipe_is_the_papers_for_every_method(name: str) -> None:
 def test_what_is_asked_for_wins_over_the_preset() -> None:
     run = recipe("cifar10", method="pencil", preset="own", epochs=7, lr_milestones=(3,), settings={"b": 0.7})
     assert (run.epochs, run.lr_milestones, run.settings["b"]) == (7, (3,), 0.7)
-    assert run.settings["label_step"] == METHODS["pencil"].own["settings"]["label_step"]
+    assert run.settings["label_step"] == METHODS["pencil"].traits.own_preset["settings"]["label_step"]
 
 
 def test_own_presets_change_fields_that_exist() -> None:
     fields = {field.name for field in dataclasses.fields(Run)}
     for name, method in METHODS.items():
-        assert set(method.own) <= fields, name
+        assert set(method.traits.own_preset) <= fields, name

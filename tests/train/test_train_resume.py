@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from metalabelnet.methods import METHODS
-from metalabelnet.train import RunFolder, Stopped, train
+from metalabelnet.train import RunFolder, RunStopped, train
 from metalabelnet.train import checkpoint as checkpoints
 from metalabelnet.train.settings import Run
-from tiny import BASIC, outcome, tiny_run, write_npz
+from tiny_data import BASIC_METHODS, run_outputs, tiny_run, write_npz
 
-WARM_UP, LATER = 2 * 4, {"used": 3 * 5, "left out": 3 * 4}  # steps
+WARM_UP, LATER = 2 * 4, {True: 3 * 5, False: 3 * 4}  # steps
 FILES = {"run.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.csv", "calibration.json"}
 FILES |= {"confusion.json"}
 
@@ -35,7 +35,7 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
         if method not in known:
             folder = tmp_path_factory.mktemp("alone") / method
             train(tiny_run(data, method), folder=folder)
-            known[method] = outcome(folder)
+            known[method] = run_outputs(folder)
         return known[method]
 
     return of
@@ -52,26 +52,26 @@ def after(steps: int) -> Callable[[], bool]:
     return stop
 
 
-@pytest.mark.parametrize("method", BASIC)
+@pytest.mark.parametrize("method", BASIC_METHODS)
 @pytest.mark.parametrize("moment", ["first", "warm-up", "end of warm-up", "phase 2 begins", "phase 2", "last"])
 def test_stopped_and_resumed_equals_left_alone(
     method: str, moment: str, data: Path, alone: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    last = WARM_UP + LATER[METHODS[method].unlabeled]
+    last = WARM_UP + LATER[METHODS[method].traits.uses_unlabeled]
     step = {"first": 1, "warm-up": 6, "end of warm-up": WARM_UP, "phase 2 begins": WARM_UP + 1, "phase 2": 15}
     run, folder = tiny_run(data, method), tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=folder, stop=after(step.get(moment, last)))
     assert RunFolder(folder).checkpoint.exists()
     assert not RunFolder(folder).finished
     result = train(run, folder=folder, resume=True)
-    assert outcome(folder) == alone(method)
-    assert outcome(folder)["files"] == FILES
+    assert run_outputs(folder) == alone(method)
+    assert run_outputs(folder)["files"] == FILES
     assert result.history == RunFolder(folder).metrics()
     assert result.summary == RunFolder(folder).summary()
 
 
-@pytest.mark.parametrize("method", BASIC)
+@pytest.mark.parametrize("method", BASIC_METHODS)
 def test_there_are_no_more_steps_than_those(method: str, data: Path) -> None:
     """Without this the moments above could miss what their names say."""
     steps = 0
@@ -82,7 +82,7 @@ def test_there_are_no_more_steps_than_those(method: str, data: Path) -> None:
         return False
 
     train(tiny_run(data, method), stop=count)
-    assert steps == WARM_UP + LATER[METHODS[method].unlabeled]
+    assert steps == WARM_UP + LATER[METHODS[method].traits.uses_unlabeled]
 
 
 def test_stopped_at_every_step(data: Path, alone: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_stopped_at_every_step(data: Path, alone: Callable[[str], dict[str, Any]
     while True:
         try:
             train(run, folder=tmp_path / "run", resume=True, stop=after(1))
-        except Stopped:
+        except RunStopped:
             stops += 1
         else:
             break
-    assert stops == WARM_UP + LATER["used"]
-    assert outcome(tmp_path / "run") == alone("metalabelnet")
+    assert stops == WARM_UP + LATER[True]
+    assert run_outputs(tmp_path / "run") == alone("metalabelnet")
 
 
 def test_images_with_augmentation_resume_too(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_images_with_augmentation_resume_too(tmp_path: Path) -> None:
     file = write_npz(tmp_path / "images.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
     run = tiny_run(file, augment="flip-crop", unlabeled=6, net="small-cnn", epochs=3, warmup=1)
     train(run, folder=tmp_path / "alone")
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=tmp_path / "run", stop=after(5))
     train(run, folder=tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+    assert run_outputs(tmp_path / "run") == run_outputs(tmp_path / "alone")
 
 
 class PowerCutError(BaseException):
@@ -143,7 +143,7 @@ def test_the_power_may_fail_at_any_write(data: Path, tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         syncs = cut_the_power(patch, at=0)
         train(short(data), folder=tmp_path / "alone", checkpoint_seconds=0)
-    whole = outcome(tmp_path / "alone")
+    whole = run_outputs(tmp_path / "alone")
     assert len(syncs) >= 2 * (1 + 4 + 5)  # run.json, a checkpoint a step, and what comes out
     for at in range(1, len(syncs) + 1):
         folder = tmp_path / f"cut{at}"
@@ -155,19 +155,19 @@ def test_the_power_may_fail_at_any_write(data: Path, tmp_path: Path, monkeypatch
             assert at == len(syncs)  # summary.json is the last file
         else:
             train(short(data), folder=folder, resume=True)
-            assert outcome(folder) == whole, f"cut at sync {at}"
+            assert run_outputs(folder) == whole, f"cut at sync {at}"
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
 def test_a_crash_of_the_machine_may_take_the_metrics_with_it(data: Path, tmp_path: Path, left: float) -> None:
     """They are not synced while the run is under way: the checkpoint has them too."""
     train(tiny_run(data), folder=tmp_path / "alone")
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(tiny_run(data), folder=tmp_path / "run", stop=after(7))
     metrics = tmp_path / "run" / "metrics.jsonl"
     os.truncate(metrics, int(left * metrics.stat().st_size))
     train(tiny_run(data), folder=tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+    assert run_outputs(tmp_path / "run") == run_outputs(tmp_path / "alone")
 
 
 def test_without_a_folder_nothing_is_written(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_without_a_folder_nothing_is_written(data: Path, tmp_path: Path, monkeyp
 
 def test_a_checkpoint_that_is_none_is_named(data: Path, tmp_path: Path) -> None:
     run, folder = tiny_run(data), tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=folder, stop=after(3))
     file = RunFolder(folder).checkpoint
     file.write_bytes(file.read_bytes()[:1000])
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_is_none_is_named(data: Path, tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_never_executed(data: Path, tmp_path: Path) -> None:
     run, folder = tiny_run(data), tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train(run, folder=folder, stop=after(3))
     torch.save({"method": _Evil(tmp_path / "owned")}, RunFolder(folder).checkpoint)
     with pytest.raises(ValueError, match="is not a checkpoint"):

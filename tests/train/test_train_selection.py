@@ -1,5 +1,6 @@
 """Which epoch is the result: the clean rows to select on decide, never the test rows and never warm-up."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +13,9 @@ from torch import Tensor
 from metalabelnet.data.batches import Batch
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows, make_rows
-from metalabelnet.methods import METHODS, Method
+from metalabelnet.methods import METHODS, Method, MethodTraits
 from metalabelnet.train import Result, Run, RunFolder, train
-from tiny import BASIC, samples, tiny_run, write_npz
+from tiny_data import BASIC_METHODS, table_samples, tiny_run, write_npz
 
 SELECT, TEST = 10, 20  # rows; the first column says to which part a row belongs
 
@@ -22,7 +23,7 @@ SELECT, TEST = 10, 20  # rows; the first column says to which part a row belongs
 class Scripted(Method):
     """Learns nothing. In each epoch it gets as many rows right as the script says, with the script's certainty."""
 
-    summary, reference = "a script", "–"
+    traits = MethodTraits(summary="a script", reference="–")
     script: ClassVar[Sequence[tuple[int, int, float]]] = ()
 
     def __init__(self, task: Any, settings: Any) -> None:
@@ -55,10 +56,12 @@ def play(
     monkeypatch: pytest.MonkeyPatch,
     *,
     protocol: str = "default",
-    **facts: bool | int | None,
+    has_warmup: bool = False,
+    clean_from: int | None = None,
 ) -> Result:
     """Run a script of (right on the rows to select on, right on the test rows, certainty), an epoch each."""
-    method = type("Scene", (Scripted,), {"script": script, **facts})
+    traits = dataclasses.replace(Scripted.traits, has_warmup=has_warmup)
+    method = type("Scene", (Scripted,), {"script": script, "traits": traits, "clean_from": clean_from})
     monkeypatch.setitem(METHODS, "scripted", method)
     run = Run(data="digits", method="scripted", epochs=len(script), warmup=2, protocol=protocol, batch_size=4)
     clean, select = part(0, 12), part(1, SELECT)
@@ -73,7 +76,7 @@ def test_the_rows_to_select_on_decide_and_not_the_test_rows(monkeypatch: pytest.
     assert result.summary["clean_accuracy"] == 80.0
     assert result.summary["test_accuracy"] == 20.0
     assert result.summary["test_accuracy_last"] == 95.0
-    assert int(result.method.model()["net.now"]) == 1  # and the networks are that epoch's
+    assert int(result.method.model_state_dict()["net.now"]) == 1  # and the networks are that epoch's
 
 
 def test_a_tie_goes_to_the_lower_loss_and_then_to_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +105,7 @@ def test_under_the_papers_protocol_what_learns_from_the_clean_rows_reports_its_l
     assert result.summary["selected_epoch"] == selected
 
 
-@pytest.mark.parametrize("method", BASIC)
+@pytest.mark.parametrize("method", BASIC_METHODS)
 def test_the_papers_protocol_with_the_real_methods(method: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), method, protocol="paper", epochs=7, lr=0.3, lr_milestones=())
     result = train(run)
@@ -117,10 +120,10 @@ def test_the_papers_protocol_with_the_real_methods(method: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("protocol", ["default", "paper"])
-@pytest.mark.parametrize("method", BASIC)
+@pytest.mark.parametrize("method", BASIC_METHODS)
 def test_the_test_rows_decide_nothing(method: str, protocol: str, tmp_path: Path) -> None:
     """With the test labels shuffled, and without test rows that mean anything, the model is the same to the byte."""
-    x_test, y_test = samples(30, seed=1)
+    x_test, y_test = table_samples(30, seed=1)
     shuffled = np.random.default_rng(3).permutation(y_test)
     models, accuracies = [], []
     for name, x, y in (("as-it-is", x_test, y_test), ("shuffled", x_test, shuffled), ("zeros", 0 * x_test, y_test)):
@@ -135,7 +138,7 @@ def test_the_test_rows_decide_nothing(method: str, protocol: str, tmp_path: Path
 
 def test_without_test_rows_there_is_still_a_result(tmp_path: Path) -> None:
     """Where no truth is known but that of the clean rows, nothing can be measured, and the rest comes out."""
-    x_clean, y_clean = samples(18, seed=5)
+    x_clean, y_clean = table_samples(18, seed=5)
     data = write_npz(tmp_path / "mine.npz", x_test=None, y_test=None, x_clean=x_clean, y_clean=y_clean)
     summary = train(tiny_run(data, noise="none")).summary
     assert summary["samples"]["test"] == 0

@@ -1,4 +1,4 @@
-"""Results on one screen: a run's summary, several runs as a table and a picture."""
+"""Results in the terminal: the summary of one run, and a table of several runs with a plot."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.cli.console import aligned
+from metalabelnet.cli.console import format_table
 from metalabelnet.core.intervals import wilson_percent
-from metalabelnet.errors import InputError
-from metalabelnet.report.comparison import spread
+from metalabelnet.errors import DivergenceError, InputError
+from metalabelnet.report.comparison import format_spread
 from metalabelnet.report.curve_plot import draw_curves
 from metalabelnet.report.recommendation import recommend
-from metalabelnet.train import Diverged, RunFolder
+from metalabelnet.train import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,100 +21,106 @@ if TYPE_CHECKING:
     from metalabelnet.cli.console import Console
     from metalabelnet.launch.process_pool import Job, Outcome
 
+MAX_CLASSES_IN_SUMMARY = 10
+WORST_CLASSES_IN_SUMMARY = 5  # listed where there are more
 
-def show_summary(console: Console, files: RunFolder) -> None:
-    """The result of one run, and where it is."""
+
+def print_summary(console: Console, files: RunFolder) -> None:
+    """Print the result of one run and its folder."""
     s = files.summary()
     labeled = s["samples"]["train"] - s.get("unlabeled", 0)
-    count = s["samples"]["validation"]
-    low, high = wilson_percent(s["clean_accuracy"], count)
-    of = f"{_percent(s['clean_accuracy'])} of {count} clean sample{'s' if count > 1 else ''}"
-    right = f"{of} right, which stands for {low:.0f} to {high:.0f} %"
-    epoch = f"epoch {s['selected_epoch'] + 1} of {s['epochs']}"  # as while it ran; files count from 0
-    rows = [["selected", f"{epoch}, with {right} (95 %)"]]
+    n = s["samples"]["validation"]
+    low, high = wilson_percent(s["clean_accuracy"], n)
+    accuracy = f"{_percent(s['clean_accuracy'])} (95 % CI {low:.0f}–{high:.0f} %)"
+    epoch = f"{s['selected_epoch'] + 1} of {s['epochs']}"  # files count epochs from 0, progress lines from 1
+    samples = f"{n} clean sample{'s' if n > 1 else ''}"
+    rows = [["selected epoch", epoch], ["clean accuracy", f"{accuracy} on the {samples} that selected the epoch"]]
     if s["test_accuracy"] is not None:
         rows += [
-            ["test accuracy", f"{_percent(s['test_accuracy'])}; at the last epoch {_percent(s['test_accuracy_last'])}"],
+            ["test accuracy", f"{_percent(s['test_accuracy'])}; last epoch {_percent(s['test_accuracy_last'])}"],
             ["macro-F1", _percent(s["macro_f1"])],
-            ["per class", _classes(s["class_accuracy"])],
-            ["calibration error", f"{_percent(s['ece'])}; calibrated {_percent(s['ece_calibrated'])}"],
+            ["class accuracy", _format_class_accuracy(s["class_accuracy"])],
+            ["calibration error", f"{_percent(s['ece'])}; {_percent(s['ece_calibrated'])} after calibration"],
         ]
-    elif s.get("clean_macro_f1") is not None:  # an earlier version wrote none
+    elif s.get("clean_macro_f1") is not None:
         rows += [
-            ["macro-F1", f"{_percent(s['clean_macro_f1'])} of the same samples"],
-            ["per class", _classes(s["clean_class_accuracy"])],
-            ["calibration error", f"{_percent(s['clean_ece'])} before calibrating on them"],
+            ["macro-F1", f"{_percent(s['clean_macro_f1'])} on the same samples"],
+            ["class accuracy", _format_class_accuracy(s["clean_class_accuracy"])],
+            ["calibration error", f"{_percent(s['clean_ece'])} before calibration"],
         ]
     if s.get("right_after") is not None:
-        rows.append(["right labels", f"{_percent(s['right_before'])} as given; {_percent(s['right_after'])} corrected"])
+        change = f"{_percent(s['right_before'])} of given labels, {_percent(s['right_after'])} of corrected labels"
+        rows.append(["correct labels", change])
     suspects = f"{s.get('suspects', '–')} of {labeled} given labels"
     if s.get("suspicion_ap") is not None and s.get("suspicion_auroc") is not None:
-        suspects += f"; suspicion has AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
+        suspects += f"; detection AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
     rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
     console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
 
 
-def _classes(accuracies: dict[str, float | None], most: int = 5) -> str:
-    """The accuracy of each class, or of the worst ones where there are many."""
+def _format_class_accuracy(accuracies: dict[str, float | None]) -> str:
+    """Return the accuracy of each class, or of the worst classes where there are many."""
     known = {name: value for name, value in accuracies.items() if value is not None}
-    worst = sorted(known, key=lambda name: known[name])[:most]
-    names = list(known) if len(known) <= 2 * most else worst
-    cut = "" if len(names) == len(known) else f" (the {most} worst of {len(known)})"
-    return ", ".join(f"{name} {known[name]:.1f}" for name in names) + cut
+    names = list(known)
+    note = ""
+    if len(known) > MAX_CLASSES_IN_SUMMARY:
+        names = sorted(known, key=lambda name: known[name])[:WORST_CLASSES_IN_SUMMARY]
+        note = f" (the {WORST_CLASSES_IN_SUMMARY} worst of {len(known)} classes)"
+    return ", ".join(f"{name}: {known[name]:.1f} %" for name in names) + note
 
 
-def show(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
-    """One row a method: mean and spread over seeds. Beside it a picture, and where the runs are."""
-    shown = {
+def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """Print mean and standard deviation over seeds for each method; write the table and a plot of the curves."""
+    metrics = {
         "test accuracy": "test_accuracy",
         "last epoch": "test_accuracy_last",
         "macro-F1": "macro_f1",
-        "right labels": "right_after",
+        "correct labels": "right_after",
     }
     if all(o.summary is None or o.summary["test_accuracy"] is None for o in outcomes):
-        shown = {"clean accuracy": "clean_accuracy"}  # without a test part the held-out clean rows are all there is
-    columns = ["method", *shown, "seconds"]
+        metrics = {"clean accuracy": "clean_accuracy"}  # without a test set only the validation samples are known
+    columns = ["method", *metrics, "seconds"]
     rows = []
     for method in dict.fromkeys(job.run.method for job in jobs):
         done = [o.summary for job, o in zip(jobs, outcomes, strict=True) if job.run.method == method and o.summary]
-        cells = [spread([s[key] for s in done if s[key] is not None]) for key in shown.values()]
+        cells = [format_spread([s[key] for s in done if s[key] is not None]) for key in metrics.values()]
         seconds = f"{statistics.mean(s['seconds'] for s in done):.1f}" if done else "–"
         rows.append([method, *cells, seconds])
     seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
     console.print(
-        f"{run.data}, noise {run.noise}, {run.clean or 'all'} clean samples: per cent, mean over {seeds} "
-        f"seed{'s' if seeds > 1 else ''}{' ± standard deviation' if seeds > 1 else ''}"
+        f"{run.data}, noise {run.noise}, {run.clean} clean samples; in %, "
+        + (f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed")
     )
     console.table(columns, rows)
     for method, settings in {job.run.method: job.run.settings for job in jobs if job.run.settings}.items():
         console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
-    advice = _advice(jobs, outcomes)
-    out.mkdir(parents=True, exist_ok=True)  # where all runs are refused, nobody has made it
-    (out / "table.txt").write_text(aligned(columns, rows) + "\n", encoding="utf-8")
-    if lines := [(job.run, history) for job in jobs if (history := RunFolder(job.folder).metrics())]:
+    recommendation = _recommendation(jobs, outcomes)
+    out.mkdir(parents=True, exist_ok=True)  # it does not exist if every run was rejected
+    (out / "table.txt").write_text(format_table(columns, rows) + "\n", encoding="utf-8")
+    if curves := [(job.run, history) for job in jobs if (history := RunFolder(job.folder).metrics())]:
         try:
-            picture = out / "curves.png"
-            draw_curves(picture, lines)
-            console.print(f"learning curves: {picture}")
-        except InputError as error:  # matplotlib is an extra: a table without a picture is still a table
-            console.say(f"no picture: {error}")
+            plot = out / "curves.png"
+            draw_curves(plot, curves)
+            console.print(f"learning curves: {plot}")
+        except InputError as error:  # matplotlib is optional
+            console.log(f"no plot: {error}")
     console.print(f"run folders: {out}/METHOD-seedN")
-    if advice:
-        console.print(f"\n{textwrap.fill(advice, 100)}")
+    if recommendation:
+        console.print(f"\n{textwrap.fill(recommendation, 100)}")
     failures = [f"{job.folder}: {o.failure}" for job, o in zip(jobs, outcomes, strict=True) if o.failure]
     if failures:
-        raise Diverged("; ".join(failures))
+        raise DivergenceError("; ".join(failures))
 
 
-def _advice(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
-    """The recommendation, from the runs that came to their end."""
+def _recommendation(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
+    """Return the recommendation from the runs that finished."""
     summaries: dict[str, dict[int, dict[str, Any]]] = {}
     classes = 0
     for job, outcome in zip(jobs, outcomes, strict=True):
         if outcome.summary:
             summaries.setdefault(job.run.method, {})[job.run.seed] = outcome.summary
-            classes = len(RunFolder(job.folder).about()["classes"])
+            classes = len(RunFolder(job.folder).metadata()["classes"])
     return recommend(summaries, classes) if summaries else ""
 
 

@@ -1,6 +1,6 @@
-"""What is seen while it runs: with rich bars and tables; without it, or without a terminal, plain lines.
+"""Console output: rich tables and progress bars on a terminal with rich installed, plain lines otherwise.
 
-Progress goes to standard error, results to standard output.
+Status and progress go to standard error, results to standard output.
 """
 
 from __future__ import annotations
@@ -15,140 +15,142 @@ if TYPE_CHECKING:
 
     from metalabelnet.train import Progress
 
+SECONDS_BETWEEN_LINES = 10  # of progress, where there are no bars
+
 
 class Console:
-    """Prints, with or without rich."""
+    """Prints results, status lines, tables and progress, with or without rich."""
 
     def __init__(self) -> None:
         try:
             import rich.console
 
-            self.rich: Any = rich.console.Console(highlight=False)
-            self.err: Any = rich.console.Console(stderr=True, highlight=False)
+            self.rich_out: Any = rich.console.Console(highlight=False)
+            self.rich_err: Any = rich.console.Console(stderr=True, highlight=False)
         except ImportError:
-            self.rich = self.err = None
+            self.rich_out = self.rich_err = None
 
     def print(self, text: str) -> None:
-        """A line of the result."""
+        """Print a result on standard output."""
         print(text, flush=True)
 
-    def say(self, text: str) -> None:
-        """A line about what is going on."""
+    def log(self, text: str) -> None:
+        """Print a status line on standard error."""
         print(text, file=sys.stderr, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table: drawn on a terminal, aligned text elsewhere."""
-        if self.rich is not None and self.rich.is_terminal:
+        """Print a table: with borders on a terminal, as aligned text elsewhere."""
+        if self.rich_out is not None and self.rich_out.is_terminal:
             from rich.table import Table
             from rich.text import Text
 
             table = Table()
             for place, name in enumerate(columns):
-                table.add_column(name, no_wrap=place == 0)  # a name cut short is no name
+                table.add_column(name, no_wrap=place == 0)  # the first column holds names, to be copied whole
             for row in rows:
                 table.add_row(*(Text(cell) for cell in row))
-            self.rich.print(table)
+            self.rich_out.print(table)
         else:
-            self.print(aligned(columns, rows))
+            self.print(format_table(columns, rows))
 
     @contextmanager
-    def progress(self, total: int = 1) -> Iterator[Bars]:
-        """Bars for the time of a run, or of several."""
-        if self.err is not None and self.err.is_terminal:
-            from rich import progress as bars
+    def progress(self, runs: int = 1) -> Iterator[ProgressDisplay]:
+        """Show the progress of one run or several."""
+        if self.rich_err is not None and self.rich_err.is_terminal:
+            from rich import progress as rich_progress
 
             columns = (
-                bars.TextColumn("{task.description}"),
-                bars.BarColumn(),
-                bars.TextColumn("{task.fields[told]}"),
-                bars.TimeRemainingColumn(),
+                rich_progress.TextColumn("{task.description}"),
+                rich_progress.BarColumn(),
+                rich_progress.TextColumn("{task.fields[status]}"),
+                rich_progress.TimeRemainingColumn(),
             )
-            with bars.Progress(*columns, console=self.err, transient=True) as shown:
-                yield Bars(total, shown)
+            with rich_progress.Progress(*columns, console=self.rich_err, transient=True) as bars:
+                yield ProgressDisplay(runs, bars)
         else:
-            yield Bars(total, None)
+            yield ProgressDisplay(runs, None)
 
 
-class Bars:
-    """How far each run is: a bar a run, or now and then a line."""
+class ProgressDisplay:
+    """The progress of runs, downloads and readers: a bar each, or occasional lines where `bars` is None."""
 
-    def __init__(self, total: int, shown: Any) -> None:
-        self.total, self.shown = total, shown
+    def __init__(self, runs: int, bars: Any) -> None:
+        self.runs, self.bars = runs, bars
         self.tasks: dict[int | str, Any] = {}
-        self.ended: set[int] = set()
-        self.began: dict[str, tuple[float, int]] = {}
-        self.last = time.monotonic()
-        if shown is not None and total > 1:
-            self.tasks["all"] = shown.add_task("all runs", total=total, told="")
+        self.finished: set[int] = set()
+        self.start: dict[str, tuple[float, int]] = {}  # time and count of a reader's first report
+        self.last_line = time.monotonic()
+        if bars is not None and runs > 1:
+            self.tasks["all"] = bars.add_task("all runs", total=runs, status="")
 
     def update(self, number: int, name: str, progress: Progress | None) -> None:
-        """A run has come this far (None: to its end)."""
+        """Show the progress of a run; None means that it has finished."""
         if progress is None:
-            self._end(number, name)
+            self._finish(number, name)
             return
-        done, told = _told(progress)
-        if self.shown is not None:
+        share, status = _describe_progress(progress)
+        if self.bars is not None:
             if number not in self.tasks:
-                self.tasks[number] = self.shown.add_task(name, total=1.0, told="")
-            fields = {"told": told} if told else {}
-            self.shown.update(self.tasks[number], completed=done, **fields)
-        elif told and (self.total == 1 or time.monotonic() - self.last > 10):
-            self.last = time.monotonic()
-            print(f"{name}: {told}", file=sys.stderr, flush=True)
+                self.tasks[number] = self.bars.add_task(name, total=1.0, status="")
+            fields = {"status": status} if status else {}
+            self.bars.update(self.tasks[number], completed=share, **fields)
+        elif status and (self.runs == 1 or self._line_is_due()):
+            self._print_line(f"{name}: {status}")
 
-    def _end(self, number: int, name: str) -> None:
-        if number in self.ended:
+    def _finish(self, number: int, name: str) -> None:
+        if number in self.finished:
             return
-        self.ended.add(number)
-        if self.shown is not None:
+        self.finished.add(number)
+        if self.bars is not None:
             if number in self.tasks:
-                self.shown.remove_task(self.tasks.pop(number))
+                self.bars.remove_task(self.tasks.pop(number))
             if "all" in self.tasks:
-                self.shown.update(self.tasks["all"], completed=len(self.ended))
-        elif self.total > 1:
-            print(f"{name}: done ({len(self.ended)} of {self.total})", file=sys.stderr, flush=True)
+                self.bars.update(self.tasks["all"], completed=len(self.finished))
+        elif self.runs > 1:
+            print(f"{name}: finished ({len(self.finished)} of {self.runs})", file=sys.stderr, flush=True)
 
-    def download(self, what: str, done: int, total: int) -> None:
-        """A download has come this far."""
-        self._count(what, done, total, f"{done / 2**20:.0f}", f"{total / 2**20:.0f} MiB" if total else "MiB")
+    def download(self, name: str, done: int, total: int) -> None:
+        """Show the progress of a download, in bytes; a total of 0 is unknown."""
+        self._count(name, done, total, f"{done / 2**20:.0f}", f"{total / 2**20:.0f} MiB" if total else "MiB")
 
-    def samples(self, what: str, done: int, total: int) -> None:
-        """So many samples are read."""
+    def samples(self, name: str, done: int, total: int) -> None:
+        """Show how many samples are read; a total of 0 is unknown."""
         now = time.monotonic()
-        began = self.began.setdefault(what, (now, done))
-        rate = (done - began[1]) / (now - began[0]) if now > began[0] else 0.0
-        of = f"{total} samples" if total else "samples"
-        self._count(what, done, total, f"{done}", of + (f", {rate:.0f} a second" if rate else ""))
+        start_time, start_count = self.start.setdefault(name, (now, done))
+        rate = (done - start_count) / (now - start_time) if now > start_time else 0.0
+        unit = f"{total} samples" if total else "samples"
+        self._count(name, done, total, f"{done}", unit + (f", {rate:.0f} per second" if rate else ""))
 
-    def _count(self, what: str, done: int, total: int, said: str, of: str) -> None:
-        if self.shown is not None:
-            if what not in self.tasks:
-                self.tasks[what] = self.shown.add_task(what, total=total or None, told="")
-            self.shown.update(self.tasks[what], completed=done, told=_of(said, of, total))
-        elif 0 < done == total or time.monotonic() - self.last > 10:
-            self.last = time.monotonic()
-            print(f"{what}: {_of(said, of, total)}", file=sys.stderr, flush=True)
+    def _count(self, name: str, done: int, total: int, count: str, unit: str) -> None:
+        status = f"{count} of {unit}" if total else f"{count} {unit}"
+        if self.bars is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(name, total=total or None, status="")
+            self.bars.update(self.tasks[name], completed=done, status=status)
+        elif 0 < done == total or self._line_is_due():
+            self._print_line(f"{name}: {status}")
+
+    def _line_is_due(self) -> bool:
+        return time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
+
+    def _print_line(self, text: str) -> None:
+        self.last_line = time.monotonic()
+        print(text, file=sys.stderr, flush=True)
 
 
-def _of(done: str, of: str, total: int) -> str:
-    return f"{done} of {of}" if total else f"{done} {of}"
-
-
-def _told(progress: Progress) -> tuple[float, str]:
-    """The share that is done, and at the end of an epoch its line."""
-    done = (progress.epoch + progress.step / max(1, progress.steps)) / progress.epochs
+def _describe_progress(progress: Progress) -> tuple[float, str]:
+    """Return the completed share of a run and, at the end of an epoch, its metrics as text."""
+    share = (progress.epoch + progress.step / max(1, progress.steps)) / progress.epochs
     if progress.metrics is None:
-        return done, ""
+        return share, ""
     m = progress.metrics
-    test = "" if m["test_accuracy"] is None else f", test {m['test_accuracy']:.1f} %"
-    return (
-        done,
-        f"epoch {progress.epoch}/{progress.epochs}: loss {m['loss']:.4f}, clean {m['clean_accuracy']:.1f} %{test}",
-    )
+    test = "" if m["test_accuracy"] is None else f", test accuracy {m['test_accuracy']:.1f} %"
+    text = f"epoch {progress.epoch}/{progress.epochs}: loss {m['loss']:.4f}, clean accuracy {m['clean_accuracy']:.1f} %"
+    return share, text + test
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in plain text."""
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as aligned plain text."""
     cells = [list(columns), *map(list, rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

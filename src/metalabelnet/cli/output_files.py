@@ -1,4 +1,4 @@
-"""Files that a command writes where it was told to: whole, or not at all."""
+"""Output of a command: standard output, and files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def never_fail_to_print() -> None:
-    """Let a character that standard output does not know become a question mark (standard error has such a way)."""
+def replace_unprintable() -> None:
+    """Print a question mark for characters that the encoding of standard output lacks, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
 
 
-def for_data() -> TextIO:
-    """Standard output for data, where a question mark would be another value: there it is an error again."""
+def stdout_for_data() -> TextIO:
+    """Return standard output for data, where an unprintable character is an error: replacing it changes the data."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "replace":
         sys.stdout.reconfigure(errors="strict")
     return sys.stdout
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a file in a folder that is not there, before anything is computed for it."""
+def check_output_path(path: Path) -> None:
+    """Raise an error if `path` cannot be a file, before anything is computed for it."""
     if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise InputError(f"{path} cannot be written: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file to write")
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[TextIO]:
-    """A text file to write, which takes its place at the end: what stood there before stays if anything goes wrong.
+def write_atomically(path: Path) -> Iterator[TextIO]:
+    """Open a text file that replaces `path` on success. If the block raises, an existing file stays as it was.
 
-    A pipe, a device or a link keeps its place and is written to, because a file in its place would be something else.
+    A pipe, a device or a symbolic link is written to directly, because replacing it would change what it is.
     """
-    check_folder(path)
+    check_output_path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with path.open("w", encoding="utf-8", newline="") as file:
             yield file
         return
-    beside = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,120 +1,150 @@
-"""The commands and their arguments."""
+"""The commands and their options. This module does not import PyTorch, so that `--help` is fast."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import metalabelnet
-from metalabelnet.cli import commands
 from metalabelnet.cli.arguments import add_run_arguments
-from metalabelnet.cli.report import report
-from metalabelnet.cli.reproduce import EXAMPLES as REPRODUCE
-from metalabelnet.cli.reproduce import add_reproduce, reproduce
-from metalabelnet.cli.review import EXAMPLES as REVIEW
-from metalabelnet.cli.review import add_review, review
-from metalabelnet.data.files.reader import ON_ERROR
-from metalabelnet.labels.export_formats import FORMATS
+from metalabelnet.run_options import ON_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TRAIN = """examples:
+LABEL_FORMATS = ("csv", "cleanlab", "label-studio", "fiftyone")
+REVIEW_EXPORTS = ("clean", "labels", "verdicts")
+
+TRAIN_EXAMPLES = """examples:
   metalabelnet train digits --noise uniform:0.4 --clean 100
   metalabelnet train digits --method fine-tune --noise feature:0.4 --seed 1 --out runs/mine
   metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
   metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
-  metalabelnet train digits --noise uniform:0.4 --resume          go on after a crash
-  metalabelnet train photos/ --clean checked.csv                   a subfolder per class, a table of checked labels
-  metalabelnet train mine.npz --clean checked.csv                  ids are row numbers, from 0
-  metalabelnet train table.csv --label kind --clean-column checked     rows marked in the column checked are clean
-  metalabelnet train photos/ --clean checked.csv --net timm:resnet18 --pretrained
+  metalabelnet train digits --noise uniform:0.4 --resume          resume an interrupted run
+  metalabelnet train photos/ --clean clean.csv                    one subfolder per class; clean labels in a table
+  metalabelnet train mine.npz --clean clean.csv                   ids are row numbers, from 0
+  metalabelnet train table.csv --label kind --clean-column checked   rows marked in column `checked` are clean
+  metalabelnet train photos/ --clean clean.csv --net timm:resnet18 --pretrained
 """
-COMPARE = """examples:
+COMPARE_EXAMPLES = """examples:
   metalabelnet compare digits --noise uniform:0.4 --seeds 3
   metalabelnet compare digits --methods cross-entropy,metalabelnet --noise feature:0.2 --jobs 2
   metalabelnet compare digits --set mlnt.synthetic=2 --set metalabelnet.beta=0.001
 """
-LABELS = """examples:
-  metalabelnet labels runs/mine -o labels.csv              the table of the training samples
-  metalabelnet labels runs/mine --suspects --top 200       the labels to look at, the most suspicious first
+LABELS_EXAMPLES = """examples:
+  metalabelnet labels runs/mine -o labels.csv              label table of the training samples
+  metalabelnet labels runs/mine --suspects --top 200       the 200 most suspicious labels, most suspicious first
   metalabelnet labels runs/mine --suspects --format label-studio -o tasks.json
-  metalabelnet labels runs/mine --data new.npz -o new.csv  labels for data that was never seen
+  metalabelnet labels runs/mine --data new.npz -o new.csv  labels for new data
 """
-PREDICT = """examples:
+PREDICT_EXAMPLES = """examples:
   metalabelnet predict runs/mine new_photos/ -o predictions.csv
   metalabelnet predict runs/mine one.jpg another.jpg
   metalabelnet predict runs/mine new.csv -o predictions.csv --on-error skip
 """
-EXPORT = """examples:
+EXPORT_EXAMPLES = """examples:
   metalabelnet export runs/mine --onnx model.onnx
   metalabelnet export runs/mine --onnx model.onnx --net my_nets:make
 """
-REPORT = """examples:
+REPORT_EXAMPLES = """examples:
   metalabelnet report runs/mine -o report.html
-  metalabelnet report runs/compare-digits-uniform0.4-meta100/*-seed* -o report.html     side by side
+  metalabelnet report runs/compare-digits-uniform0.4-clean100/*-seed* -o report.html     compare several runs
+"""
+REVIEW_EXAMPLES = """examples:
+  metalabelnet review runs/mine                                 review suspects, build a clean set
+  metalabelnet review photos/                                   build a clean set before the first run
+  metalabelnet review runs/mine --export clean -o clean.csv     reviewed labels, for train --clean clean.csv
+  metalabelnet review runs/mine --export labels -o labels.csv
+  metalabelnet review runs/mine --export verdicts -o verdicts.csv
+"""
+REPRODUCE_EXAMPLES = """examples:
+  metalabelnet reproduce --list                                    tables and figures, and finished runs
+  metalabelnet reproduce cifar10-table --methods metalabelnet --noise-probs student_logits.npy --budget 60
+  metalabelnet reproduce ablation-beta --points 0.001,0.01 --noise-probs student_logits.npy
+  metalabelnet reproduce cifar10n --cells worst --human-labels CIFAR-10_human.pt
+  metalabelnet reproduce all --tables-only --doc docs/reproduction.md
+  metalabelnet reproduce fig-curves --smoke                        a test in seconds, on digits
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line."""
+    """An argument parser that reports errors in one line."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """The arguments, and the words that say them."""
-        found = super().parse_args(args, namespace)
-        found.words = list(sys.argv[1:] if args is None else args)
-        return found
+        """Parse the arguments; `words` of the result are the arguments as typed."""
+        parsed = super().parse_args(args, namespace)
+        parsed.words = list(sys.argv[1:] if args is None else args)
+        return parsed
 
     def error(self, message: str) -> Any:
-        """Say what is wrong and where help is."""
+        """Print the error and how to get help, and exit."""
         self.exit(2, f"metalabelnet: {message} (see {self.prog} --help)\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of `metalabelnet`."""
-    parser = Parser(prog="metalabelnet", description=metalabelnet.__doc__)
+    """Return the parser of `metalabelnet`."""
+    parser = Parser(prog="metalabelnet", description=metalabelnet.__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"metalabelnet {metalabelnet.__version__}")
     add = parser.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
 
-    def command(name: str, call: Callable[[argparse.Namespace], None], text: str, examples: str = "") -> Parser:
+    def command(
+        name: str, text: str, examples: str = "", *, module: str | None = None, usage: str | None = None
+    ) -> Parser:
         sub: Parser = add(
             name,
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             epilog=examples,
+            usage=usage,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.set_defaults(command=call)
+        sub.set_defaults(command=_import_on_call(module or name, name))
         return sub
 
-    _add_train(command("train", commands.train, "train one method, and leave a run folder", TRAIN))
+    _add_train(
+        command("train", "train one method and write a run folder", TRAIN_EXAMPLES, usage="%(prog)s DATA [OPTIONS]")
+    )
     _add_compare(
-        command("compare", commands.compare, "train several methods side by side, and show one table", COMPARE)
+        command(
+            "compare",
+            "train several methods and compare them in one table",
+            COMPARE_EXAMPLES,
+            usage="%(prog)s DATA [OPTIONS]",
+        )
     )
-    _add_labels(command("labels", commands.labels, "write the label table of a run, or label new data with it", LABELS))
+    _add_labels(command("labels", "write the label table of a run, or label new data", LABELS_EXAMPLES))
     _add_predict(
-        command("predict", commands.predict, "ask a run about new samples: images, a table, an .npz file", PREDICT)
+        command("predict", "predict the classes of images, of rows of a table or of an .npz file", PREDICT_EXAMPLES)
     )
-    _add_export(command("export", commands.export, "write the model of a run for other programs", EXPORT))
-    _add_report(command("report", report, "write a page about runs: results, curves, the labels to look at", REPORT))
-    text = "look at labels on a page of this computer, and take away what is right"
-    add_review(command("review", review, text, REVIEW), _file)
-    add_reproduce(command("reproduce", reproduce, "rebuild the paper's tables and figures", REPRODUCE))
-    methods = command("methods", commands.methods, "list the methods, or the settings of one")
+    _add_export(command("export", "write the model of a run as ONNX", EXPORT_EXAMPLES))
+    _add_report(command("report", "write an HTML report of runs: results, curves, suspects", REPORT_EXAMPLES))
+    _add_review(command("review", "review labels in a browser and export the verdicts", REVIEW_EXAMPLES))
+    _add_reproduce(command("reproduce", "rebuild the tables and figures of the paper", REPRODUCE_EXAMPLES))
+    methods = command("methods", "list the methods, or the settings of one", module="lists")
     methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")
-    command("datasets", commands.datasets, "list the data sets known by name")
-    command("noises", commands.noises, "list the kinds of label noise")
+    command("datasets", "list the data sets known by name", module="lists")
+    command("noises", "list the kinds of label noise", module="lists")
     return parser
+
+
+def _import_on_call(module: str, function: str) -> Callable[[argparse.Namespace], None]:
+    """Return a function that imports a command's module when it is called."""
+
+    def run_command(args: argparse.Namespace) -> None:
+        getattr(importlib.import_module(f"metalabelnet.cli.commands.{module}"), function)(args)
+
+    return run_command
 
 
 def _add_train(parser: Parser) -> None:
     add_run_arguments(parser)
     add = parser.add_argument
-    add("--out", type=Path, metavar="DIR", help="the run folder (default: runs/ and a name from the settings)")
-    add("--resume", action="store_true", help="go on with the run in that folder")
-    text = "how many seconds of work a crash may cost (default: 10)"
+    add("--out", type=Path, metavar="DIR", help="run folder (default: runs/ and a name made from the settings)")
+    add("--resume", action="store_true", help="resume the run in that folder")
+    text = "seconds between checkpoints: the most work a crash can cost (default: 10)"
     add("--checkpoint-seconds", type=float, default=10.0, metavar="X", help=text)
 
 
@@ -122,60 +152,115 @@ def _add_compare(parser: Parser) -> None:
     add_run_arguments(parser, several_methods=True)
     add = parser.add_argument
     add("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
-    add("--seeds", type=int, default=3, metavar="N", help="runs of each method, with seeds from --seed on (default: 3)")
-    add("--jobs", type=int, metavar="N", help="runs beside each other (default: one a core; on a GPU one)")
-    text = "folder for the run folders, the table and the picture (default: runs/ and a name from the settings)"
+    add("--seeds", type=int, default=3, metavar="N", help="runs per method, with seeds from --seed on (default: 3)")
+    add("--jobs", type=int, metavar="N", help="parallel runs (default: one per CPU core; 1 on a GPU)")
+    text = "folder for the run folders, the table and the plot (default: runs/ and a name made from the settings)"
     add("--out", type=Path, metavar="DIR", help=text)
-    add("--resume", action="store_true", help="leave finished runs alone and go on with the others")
+    add("--resume", action="store_true", help="keep finished runs and resume the others")
 
 
 def _add_labels(parser: Parser) -> None:
     _add_run_and_output(parser)
     add = parser.add_argument
-    add("--suspects", action="store_true", help="only suspects, the most suspicious first")
-    add("--top", type=int, metavar="N", help="only the N most suspicious, the most suspicious first")
-    add("--format", default="csv", metavar="NAME", help=f"{', '.join(FORMATS)} (default: csv)")
-    add("--data", metavar="NEW", help="label this data instead: a data set's name or an .npz file")
-    add("--data-dir", type=Path, metavar="DIR", help="folder with the new data set's files")
+    add("--suspects", action="store_true", help="only suspects, most suspicious first")
+    add("--top", type=int, metavar="N", help="only the N most suspicious rows, most suspicious first")
+    add("--format", default="csv", metavar="NAME", help=f"{', '.join(LABEL_FORMATS)} (default: csv)")
+    add("--data", metavar="NEW", help="label this data instead: a data set name, or an .npz file")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
 
 
 def _add_predict(parser: Parser) -> None:
     _add_run_and_output(parser)
     add = parser.add_argument
-    add("input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, an .npz file")
+    add("input", type=Path, nargs="+", metavar="INPUT", help="images, a folder of images, a table, or an .npz file")
     add("--image", metavar="COL", help="column of image paths (default: as in training)")
     add("--text", metavar="COL", help="column of texts (default: as in training)")
-    add("--id", metavar="COL", help="column of names (default: id, else the path or the row's number)")
-    add("--on-error", choices=ON_ERROR, default="stop", help="what a broken sample does (default: stop)")
-    _add_own_net(parser)
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, … (default: auto)")
+    add("--id", metavar="COL", help="column of sample ids (default: id, else the path or the row number)")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
+    _add_net(parser)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
 
 
 def _add_export(parser: Parser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="where to write the ONNX model")
-    _add_own_net(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="file to write")
+    _add_net(parser)
 
 
 def _add_report(parser: Parser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
-    text = "where to write (default: report.html)"
+    text = "file to write (default: report.html)"
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help=text)
 
 
+def _add_review(parser: Parser) -> None:
+    add = parser.add_argument
+    add("source", metavar="RUN|DATA", help="folder of a finished run; or data, to build a clean set for it")
+    add("--port", type=int, default=0, metavar="N", help="port on localhost (default: any free port)")
+    add("--open", action="store_true", help="open the page in a browser")
+    text = "write the clean set, the corrected labels or the verdicts instead of starting the server"
+    add("--export", choices=REVIEW_EXPORTS, help=text)
+    text = "with --export clean: only samples drawn at random, not those reviewed because they were suspects"
+    add("--drawn", action="store_true", help=text)
+    _add_output(parser)
+    add("--db", type=Path, metavar="FILE", help="database of verdicts (default: review.sqlite in the run folder)")
+    add("--data", metavar="PATH", help="new location of the run's data, if it was moved")
+    add("--clean", metavar="PATH", help="new location of the run's clean set, if it was moved")
+    for name, text in (
+        ("label", "column of given labels"),
+        ("image", "column of image paths"),
+        ("text", "column of texts"),
+        ("features", "numeric and categorical columns, separated by commas"),
+        ("id", "column of sample ids"),
+    ):
+        add(f"--{name}", metavar="NAME", help=f"for DATA: {text} (default: detected)")
+
+
+def _add_reproduce(parser: Parser) -> None:
+    add = parser.add_argument
+    add("what", nargs="*", metavar="WHAT", help="names of tables and figures (see --list), or all")
+    add("--list", action="store_true", help="list the tables and figures, or the runs of WHAT, and what is finished")
+    text = "folder with the data sets' files (default: $METALABELNET_DATA, else ~/.cache/metalabelnet)"
+    add("--data-dir", type=Path, metavar="DIR", help=text)
+    text = "the authors' student_logits.npy, for feature-dependent noise"
+    add("--noise-probs", type=Path, metavar="FILE", help=text)
+    add("--human-labels", type=Path, metavar="FILE", help="CIFAR-10_human.pt, the labels of CIFAR-10N")
+    add("--seeds", type=int, metavar="N", help="seeds per cell, from 0 on (default: as in the paper)")
+    add("--methods", metavar="A,B", help="only these methods")
+    text = "only these noises, such as uniform:0.4,feature:0.6, worst or (beyond) digits/uniform:0.4"
+    add("--cells", metavar="A,B", help=text)
+    add("--points", metavar="A,B", help="only these values of the setting that a figure or ablation varies")
+    add("--budget", type=float, metavar="MINUTES", help="stop after this time; run the same command again to resume")
+    text = "order of the runs: given (as listed) or cheapest first (default: given)"
+    add("--order", choices=("given", "cheapest"), default="given", help=text)
+    add("--concurrent", type=int, metavar="N", help="concurrent runs on one device (default: 8 on CUDA, else 1)")
+    add("--jobs", type=int, metavar="N", help="on CPU: parallel runs, in processes with one thread each (default: 1)")
+    add("--results", type=Path, metavar="DIR", help="folder of the result files, one line per run (default: results)")
+    add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
+    add("--figures", type=Path, metavar="DIR", help="folder for tables and figures (default: docs/reproduction)")
+    add("--doc", type=Path, metavar="FILE", help="update the generated parts of this Markdown page")
+    add("--smoke", action="store_true", help="run everything in small on digits, to test the setup in seconds")
+    add("--tables-only", action="store_true", help="train nothing; build tables and figures from stored results")
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
+    add("--commit", metavar="ID", help="commit to store with the results, if the package is not run from a checkout")
+    add("--dtype", metavar="NAME", help="float32, float64 or bf16 (default: bf16 on CUDA; for tables: any)")
+
+
 def _add_run_and_output(parser: Parser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    text = "where to write (default, and for -: standard output)"
-    parser.add_argument("-o", "--output", type=_file, metavar="FILE", help=text)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    _add_output(parser)
 
 
-def _file(text: str) -> Path | None:
-    """A file to write; None is standard output."""
+def _add_output(parser: Parser) -> None:
+    text = "file to write (default, or -: standard output)"
+    parser.add_argument("-o", "--output", type=_path_or_stdout, metavar="FILE", help=text)
+
+
+def _path_or_stdout(text: str) -> Path | None:
+    """Return the file to write; None is standard output."""
     return None if text == "-" else Path(text)
 
 
-def _add_own_net(parser: Parser) -> None:
-    text = (
-        "where the run was trained with a network of your own: its name, MODULE:FUNCTION, which allows its code to run"
-    )
+def _add_net(parser: Parser) -> None:
+    text = "MODULE:FUNCTION, if the run was trained with your own network; this runs the code of that module"
     parser.add_argument("--net", metavar="NAME", help=text)

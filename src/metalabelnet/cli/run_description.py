@@ -1,4 +1,4 @@
-"""What is said before training starts: what will be used, how long it may take, and what to beware of."""
+"""What a run is about to do, printed before training: data, network, device, estimated cost, imbalanced classes."""
 
 from __future__ import annotations
 
@@ -8,89 +8,89 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.train import RunFolder
-from metalabelnet.train.cost_estimate import Estimate, estimate
-from metalabelnet.train.prepare import net_name, prepare, read
+from metalabelnet.train.cost_estimate import CostEstimate, estimate_cost
+from metalabelnet.train.prepare import net_name, prepare, read_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metalabelnet.cli.console import Bars, Console
+    from metalabelnet.cli.console import Console, ProgressDisplay
     from metalabelnet.data.problem import Problem
     from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.launch.process_pool import Job
     from metalabelnet.train import Run
 
-UNEVEN = 5  # times the labels of the smallest class
-RECORDED = ", steps recorded, compiled (a minute or more, the first time) and replayed"
+IMBALANCE_RATIO = 5  # of the labels of the largest class to those of the smallest: from here on, warn
+COMPILED_STEPS = ", steps compiled (takes a minute or more the first time)"
 
 
-def announce(
-    console: Console, jobs: list[Job], workers: int, progress: Bars, read_cache: ReadCache, *, resume: bool
+def check_and_describe_jobs(
+    console: Console, jobs: list[Job], workers: int, progress: ProgressDisplay, read_cache: ReadCache, *, resume: bool
 ) -> None:
-    """Read the data; what its reader has to say and what the runs will use and take, before the first one starts.
+    """Check the run folders, read the data, and print its notes and a description of the unfinished jobs.
 
-    Where noise comes from a probe the latter is left out: training it takes as long as a short run.
+    With feature noise from a noise probe the description is omitted: training the probe takes as long as a short run.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
-    left = [job for job in jobs if not RunFolder(job.folder).finished]
-    if not left:
+    unfinished = [job for job in jobs if not RunFolder(job.folder).finished]
+    if not unfinished:
         return
-    run = left[0].run
-    for note in read(run, progress.download, progress.samples, read_cache).notes:
-        console.say(note)
+    run = unfinished[0].run
+    for note in read_data(run, progress.download, progress.samples, read_cache).notes:
+        console.log(note)
     if run.noise.startswith("feature") and not run.noise_probs:
         return
     problem = prepare(run, read_cache=read_cache)
-    console.say(_describe_all(left, problem, workers))
+    console.log(_describe_jobs(unfinished, problem, workers))
 
 
-def describe(run: Run, problem: Problem) -> str:
-    """What is about to be used and what it will take, in one line; a second one where classes are uneven."""
-    recorded = RECORDED if run.records(problem.train.x.device) else ""
-    used = _used(run, problem) + recorded
-    return f"{run.method} on {run.data}: {used}; {estimate(run, problem)}{_uneven(problem)}"
+def describe_run(run: Run, problem: Problem) -> str:
+    """Return a line about data, network and estimated cost; a second line where classes are imbalanced."""
+    compiled = COMPILED_STEPS if run.uses_compiled_steps(problem.train.x.device) else ""
+    description = _describe_problem(run, problem) + compiled
+    return f"{run.method} on {run.data}: {description}; {estimate_cost(run, problem)}{_imbalance_warning(problem)}"
 
 
-def _describe_all(jobs: Sequence[Job], problem: Problem, workers: int) -> str:
-    """The same for several runs, of which so many go on at a time; the problem is the first one's."""
-    of_method = {job.run.method: estimate(job.run, problem) for job in jobs}
-    each = [of_method[job.run.method] for job in jobs]
+def _describe_jobs(jobs: Sequence[Job], problem: Problem, workers: int) -> str:
+    """Return the same for several jobs that run `workers` at a time; `problem` is the first job's."""
+    by_method = {job.run.method: estimate_cost(job.run, problem) for job in jobs}
+    costs = [by_method[job.run.method] for job in jobs]
     workers = min(workers, len(jobs))
-    seconds = max(sum(one.seconds for one in each) / workers, max(one.seconds for one in each))
-    whole = Estimate(seconds=seconds, bytes=workers * max(one.bytes for one in each))
-    return f"{_used(jobs[0].run, problem)}; {whole} in all{_uneven(problem)}"
+    seconds = max(sum(cost.seconds for cost in costs) / workers, max(cost.seconds for cost in costs))
+    total = CostEstimate(seconds=seconds, bytes=workers * max(cost.bytes for cost in costs))
+    return f"{_describe_problem(jobs[0].run, problem)}; {total} in total{_imbalance_warning(problem)}"
 
 
-def _used(run: Run, problem: Problem) -> str:
-    """Samples, classes, clean and unlabeled ones, network and device."""
+def _describe_problem(run: Run, problem: Problem) -> str:
+    """Return the numbers of samples and classes, the network and the device."""
     train = problem.train
     unlabeled = int((train.given < 0).sum())
-    known = not math.isnan(problem.noise_rate)
-    noise = f", {100 * problem.noise_rate:.1f} % of the labels wrong" if known else ""
-    if problem.noise_rate == 0 and run.noise == "none" and not run.own_data:
-        noise = ", whose labels are taken to be right"  # an .npz file without a clean set, or a benchmark as it is
-    clean = f"{len(problem.clean)} clean to learn from"
-    if problem.validation is not problem.clean:
-        clean += f" and {len(problem.validation)} to select on"
+    noise = "" if math.isnan(problem.noise_rate) else f", {100 * problem.noise_rate:.1f} % wrong labels"
+    if problem.noise_rate == 0 and run.noise == "none" and not run.is_folder_or_table:
+        noise = ", labels assumed correct"  # an .npz file without a clean set, or a benchmark without added noise
+    clean = f"{len(problem.clean)} clean samples"
+    if problem.holds_out:
+        total = len(problem.clean) + len(problem.validation)
+        clean = f"{total} clean samples ({len(problem.validation)} for validation)"
     return (
-        f"{len(train)} samples of {len(train.classes)} classes"
+        f"{len(train)} training samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
-        + f"{noise}, {clean}"
-        + (f", {len(problem.test)} to test" if len(problem.test) else "")
-        + f"; {net_name(run, problem.shape, problem.inputs)} on {train.x.device}"
+        + f"{noise}; {clean}"
+        + (f"; {len(problem.test)} test samples" if len(problem.test) else "")
+        + f"; {net_name(run, problem.shape, problem.encoder_config)} on {train.x.device}"
     )
 
 
-def _uneven(problem: Problem) -> str:
-    """A warning where the largest class has many times the labels of the smallest."""
+def _imbalance_warning(problem: Problem) -> str:
+    """Return a warning if the largest class has many times the labels of the smallest."""
     train = problem.train
     counts = torch.bincount(train.given[train.given >= 0], minlength=len(train.classes)).tolist()
-    least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
-    if counts[most] < UNEVEN * max(1, counts[least]):
+    smallest, largest = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
+    if counts[largest] < IMBALANCE_RATIO * max(1, counts[smallest]):
         return ""
-    few = f"{counts[least]} label{'s' if counts[least] != 1 else ''}"
+    count = f"{counts[smallest]} label{'s' if counts[smallest] != 1 else ''}"
     return (
-        f"\nclasses are uneven: {train.classes[least]!r} has {few}, {train.classes[most]!r} {counts[most]}; "
-        "accuracy hides how the small ones fare, macro-F1 does not"
+        f"\nclasses are imbalanced: {train.classes[smallest]!r} has {count}, {train.classes[largest]!r} has "
+        f"{counts[largest]}; compare macro-F1, because accuracy hides errors in small classes"
     )

@@ -1,1 +1,1 @@
-"""The mathematics: losses, the label net, the meta-gradient and Algorithm 1. Needs torch alone."""
+"""Mathematics on tensors: losses, label net, meta-gradient, Algorithm 1, noise matrices, calibration."""

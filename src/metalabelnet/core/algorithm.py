@@ -1,30 +1,35 @@
-"""Algorithm 1, phase 2: one iteration on one batch.
+"""Algorithm 1 of MetaLabelNet, phase 2: one iteration on one batch.
 
-    x         a batch of training samples; their given labels are not read
+    x         a batch of training samples; their given labels are not used
     x_m, y_m  a batch of clean samples and their labels
-    f, θ      the classifier and its weights, learned by SGD at rate λ
-    g         the feature extractor: the classifier as it was at the end of warm-up, without its last layer
-    m, φ      the label net and its weights, learned by Adam at rate β
+    f, θ      the classifier and its weights, trained by SGD with learning rate λ
+    g         the feature extractor: the classifier at the end of warm-up, without its last layer
+    m, φ      the label net and its weights, trained by Adam with learning rate β
     v, ŷ      features and soft labels of x
-    α         the inner step
+    α         the length of the inner step
 
-Which pass does what (f is in train mode, g in eval mode):
+Mode of each pass (f is in train mode, g in eval mode):
 
     pass                        weights  BatchNorm uses    running statistics  dropout mask
-    g(x)                        fixed    those of warm-up  untouched           none
-    f(x), for steps 1 and 3     θ        the batch's       updated             the batch's
-    f(x), for the meta-gradient θ ± g    the batch's       untouched           the same
-    f(x_m)                      θ̂        the batch's       updated, or not     one of its own
-    m(v) in step 1              φ        the batch's       updated             the batch's second
-    m(v) in step 3              new φ    the batch's       untouched           the same
+    g(x)                        fixed    those of warm-up  unchanged           none
+    f(x), for steps 1 and 3     θ        the batch's       updated             first
+    f(x), for the meta-gradient θ ± g    the batch's       unchanged           first
+    f(x_m)                      θ̂        the batch's       updated (option)    second
+    m(v) in step 1              φ        the batch's       updated             third
+    m(v) in step 3              new φ    the batch's       unchanged           third
 
-(The paper's label net, one layer, has neither BatchNorm nor dropout.)
+(The paper's label net is one linear layer, without BatchNorm and dropout.)
 
-The authors' code updates the running statistics in the pass over x_m too, and so does the default here;
-`clean_updates_statistics=False` leaves them to the training batches.
+The authors' code updates the running statistics in the pass over x_m too. This is the default here;
+`clean_updates_statistics=False` restricts the updates to the training batches.
 
-The iteration takes soft labels from whatever makes them: a label net (`Phase2`), or a table with a row for each
-sample, where φ are the label logits of the batch.
+Soft labels come from a label net (`Phase2`), or from a table with one row per sample, where φ are the label logits of
+the batch.
+
+References
+----------
+.. [1] G. Algan and I. Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels", 2021,
+   https://arxiv.org/abs/2103.10869
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.forward_ad_cache import Products
-from metalabelnet.core.forward_pass import Theta, forward, generate, trainable
+from metalabelnet.core.forward_ad_cache import ForwardADCache
+from metalabelnet.core.forward_pass import Theta, forward, label_net_forward, trainable_parameters
 from metalabelnet.core.losses import (
     LossScale,
     classification_loss,
@@ -59,7 +64,21 @@ SoftLoss = Callable[[Theta, Tensor, Tensor], Tensor]  # θ, f_θ(x), log ŷ ↦ 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase2Settings:
-    """What phase 2 leaves open, with the paper's values."""
+    """Settings of phase 2. The defaults are the paper's values.
+
+    Parameters
+    ----------
+    inner_step : float, default 1.0
+        α, the length of the look-ahead step.
+    entropy_weight : float, default 1.0
+        Weight of the entropy loss L_e in step 3.
+    loss_scale : {"per-class-mean", "sum"}, default "per-class-mean"
+        Whether L_c and L_e average over classes (the authors' code) or sum over them (the paper's equations).
+    differentiation : {"exact", "double-backward", "finite-difference"}, default "exact"
+        How the meta-gradient is computed, see `metalabelnet.core.meta_gradient`.
+    clean_updates_statistics : bool, default True
+        Whether the pass over the clean batch updates BatchNorm's running statistics.
+    """
 
     inner_step: float = field(default=1.0, metadata={"help": "α, the length of the look-ahead step"})
     entropy_weight: float = field(default=1.0, metadata={"help": "weight of the entropy loss in step 3"})
@@ -75,26 +94,37 @@ class Phase2Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftLabels:
-    """What makes the soft labels of one batch.
+class SoftLabelSource:
+    """The source of the soft labels of one batch.
 
-    phi        φ, the tensors that are learned
-    log_y_hat  gives log ŷ for φ as it is, with a graph to φ
-    descend    takes a step against a gradient by φ
+    Parameters
+    ----------
+    phi : sequence of Tensor
+        φ, the tensors to learn.
+    log_y_hat : callable
+        Returns log ŷ for the current φ, with a graph to φ.
+    update : callable
+        Takes the gradients with respect to φ, one per tensor, and updates φ.
     """
 
     phi: Sequence[Tensor]
     log_y_hat: Callable[[], Tensor]
-    descend: Callable[[Iterable[Tensor]], None]
+    update: Callable[[Iterable[Tensor]], None]
 
 
 class Iteration:
-    """The three steps on one batch: φ learns through a look-ahead of the classifier, and the classifier from ŷ.
+    """The three steps of Algorithm 1 on one batch: a look-ahead of the classifier trains φ; ŷ trains the classifier.
 
-    clean_weight  γ: in step 3 θ follows the clean batch too, against γ times the gradient g = ∇θ̂ L_meta(θ̂) that
-                  step 2 has computed. 0 is Algorithm 1.
-
-    A call may bring a loss of its own for step 3, of θ, the logits f_θ(x) and log ŷ, in place of L_c + L_e.
+    Parameters
+    ----------
+    f : nn.Module
+        The classifier, in train mode.
+    sgd : Optimizer
+        The optimizer of θ.
+    settings : Phase2Settings
+    clean_weight : float, default 0.0
+        γ: step 3 also follows the clean batch, with γ times the gradient g = ∇θ̂ L_meta(θ̂) of step 2. 0 is
+        Algorithm 1.
     """
 
     def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
@@ -102,15 +132,43 @@ class Iteration:
         self.meta_gradient = MetaGradient(settings.differentiation)
 
     def __call__(
-        self, x: Tensor, labels: SoftLabels, x_m: Tensor, y_m: Tensor, *, seed: int, soft_loss: SoftLoss | None = None
+        self,
+        x: Tensor,
+        labels: SoftLabelSource,
+        x_m: Tensor,
+        y_m: Tensor,
+        *,
+        seed: int,
+        soft_loss: SoftLoss | None = None,
     ) -> Tensor:
-        """One iteration: updates φ, then θ. Gives the loss of step 3."""
+        """Run one iteration, which updates φ, then θ, and return the loss of step 3.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, ...)
+            A batch of training samples.
+        labels : SoftLabelSource
+            Their soft labels.
+        x_m : Tensor of shape (M, ...)
+            A batch of clean samples.
+        y_m : Tensor of shape (M,)
+            Their labels.
+        seed : int
+            Determines the dropout masks.
+        soft_loss : callable, optional
+            Loss of step 3 in place of L_c + L_e: a function of θ, the logits f_θ(x) and log ŷ.
+
+        Returns
+        -------
+        Tensor
+            The loss of step 3, a scalar without a graph.
+        """
         f, s = self.f, self.settings
-        theta, products = trainable(f), Products()
+        theta, cache = trainable_parameters(f), ForwardADCache()
         g: Theta = {}
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
-            return forward(f, x, weights, seed=seed, update_statistics=first, products=products)
+            return forward(f, x, weights, seed=seed, update_statistics=first, cache=cache)
 
         def l_meta(weights: Theta) -> Tensor:
             logits = forward(f, x_m, weights, seed=seed + 1, update_statistics=s.clean_updates_statistics)
@@ -120,8 +178,8 @@ class Iteration:
         log_y_hat = labels.log_y_hat()
         f_x = f_x_at(theta, first=True)
 
-        # Iteration step 2: θ̂ = θ − α ∇θ L_c(f_θ(x), ŷ), and φ goes against ∇φ L_meta(f_θ̂(x_m), y_m)
-        by_phi = self.meta_gradient(
+        # Iteration step 2: θ̂ = θ − α ∇θ L_c(f_θ(x), ŷ); update φ with ∇φ L_meta(f_θ̂(x_m), y_m)
+        grad_phi = self.meta_gradient(
             theta=theta,
             phi=labels.phi,
             logits=f_x,
@@ -129,34 +187,72 @@ class Iteration:
             training_loss=lambda logits: self.l_c(logits, log_y_hat),
             meta_loss=l_meta,
             inner_step=s.inner_step,
-            keep_g=g,
+            g_out=g,
         )
-        labels.descend(by_phi)
+        labels.update(grad_phi)
 
-        # Iteration step 3: new soft labels, and θ goes against ∇θ (L_c + L_e) + γ g
+        # Iteration step 3: new soft labels; update θ with ∇θ (L_c + L_e) + γ g
         log_y_hat = labels.log_y_hat().detach()
         loss = self.l_c_and_l_e(f_x, log_y_hat) if soft_loss is None else soft_loss(theta, f_x, log_y_hat)
-        by_theta = gradients(loss, theta)
+        grad_theta = gradients(loss, theta)
         if self.clean_weight:
-            by_theta = {name: by_theta[name] + self.clean_weight * g[name] for name in by_theta}
-        descend(self.sgd, theta.values(), by_theta.values())
+            grad_theta = {name: grad_theta[name] + self.clean_weight * g[name] for name in grad_theta}
+        apply_gradients(self.sgd, theta.values(), grad_theta.values())
         return loss.detach()
 
     def l_c(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
-        """L_c, which takes the look-ahead step."""
+        """Return L_c, the loss of the look-ahead step."""
         return scale_factor(self.settings.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()
 
     def l_c_and_l_e(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
-        """L_c + L_e, the loss of step 3 in Algorithm 1."""
+        """Return L_c + L_e, the loss of step 3 in Algorithm 1."""
         s = self.settings
         l_e = scale_factor(s.loss_scale, logits) * entropy_loss(logits).mean()
         return self.l_c(logits, log_y_hat) + s.entropy_weight * l_e
 
 
 class Phase2(Iteration):
-    """Phase 2 of MetaLabelNet, called once per batch: ŷ = m_φ(g(x)), and φ goes by Adam.
+    """Phase 2 of MetaLabelNet: ŷ = m_φ(g(x)), with φ trained by Adam.
 
-    A step may bring what else is known of each class: then log ŷ is the label net's plus that evidence, normalised.
+    Parameters
+    ----------
+    f : nn.Module
+        The classifier, in train mode.
+    g : nn.Module
+        The feature extractor.
+    m : nn.Module
+        The label net: features ↦ log ŷ.
+    sgd : Optimizer
+        The optimizer of θ.
+    adam : Optimizer
+        The optimizer of φ.
+    settings : Phase2Settings
+    clean_weight : float, default 0.0
+        See `Iteration`.
+
+    References
+    ----------
+    .. [1] G. Algan and I. Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels", 2021,
+       https://arxiv.org/abs/2103.10869
+
+    Examples
+    --------
+    >>> import torch
+    >>> from metalabelnet.core.algorithm import Phase2, Phase2Settings
+    >>> from metalabelnet.core.label_net import LabelNet
+    >>> from metalabelnet.core.optimizers import SGD, Adam
+    >>> from metalabelnet.nets import build
+    >>> from metalabelnet.nets.head import FeatureExtractor, find_head
+    >>> x, x_m, y_m = torch.randn(8, 5), torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> f = build("mlp", (5,), 3, seed=0)
+    >>> g = FeatureExtractor(f, find_head(f, x, 3))
+    >>> m = LabelNet(g.width, 3, torch.Generator().manual_seed(0))
+    >>> sgd = SGD(f.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    >>> adam = Adam(m.parameters(), lr=1e-3, weight_decay=1e-4)
+    >>> phase2 = Phase2(f, g, m, sgd=sgd, adam=adam, settings=Phase2Settings())
+    >>> loss = phase2.step(x, x_m, y_m, seed=0)
+    >>> loss.ndim
+    0
     """
 
     def __init__(
@@ -184,21 +280,56 @@ class Phase2(Iteration):
         evidence: Tensor | None = None,
         soft_loss: SoftLoss | None = None,
     ) -> Tensor:
-        """One iteration with the soft labels of the label net, which reads g(x) if v is not there already."""
+        """Run one iteration with the soft labels of the label net, and return the loss of step 3.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, ...)
+            A batch of training samples.
+        x_m : Tensor of shape (M, ...)
+            A batch of clean samples.
+        y_m : Tensor of shape (M,)
+            Their labels.
+        seed : int
+            Determines the dropout masks.
+        v : Tensor of shape (N, d), optional
+            Features of x. Default: g(x).
+        evidence : Tensor of shape (N, C), optional
+            Other evidence about each class, as logits. log ŷ is then the label net's output plus the evidence,
+            normalized.
+        soft_loss : callable, optional
+            See `Iteration`.
+
+        Returns
+        -------
+        Tensor
+            The loss of step 3, a scalar without a graph.
+        """
         v, phi = self.g(x) if v is None else v, list(self.m.parameters())
-        first = iter((True,))  # step 1 comes first, and alone updates the statistics
+        first = iter((True,))  # only step 1 updates the running statistics
 
         def log_y_hat() -> Tensor:
-            generated = generate(self.m, v, seed=seed + 2, update_statistics=next(first, False))
+            generated = label_net_forward(self.m, v, seed=seed + 2, update_statistics=next(first, False))
             return generated if evidence is None else functional.log_softmax(generated + evidence, dim=1)
 
-        labels = SoftLabels(phi=phi, log_y_hat=log_y_hat, descend=lambda by_phi: descend(self.adam, phi, by_phi))
+        def update(grad_phi: Iterable[Tensor]) -> None:
+            apply_gradients(self.adam, phi, grad_phi)
+
+        labels = SoftLabelSource(phi=phi, log_y_hat=log_y_hat, update=update)
         return self(x, labels, x_m, y_m, seed=seed, soft_loss=soft_loss)
 
 
-def descend(optimizer: Optimizer, weights: Iterable[Tensor], by_weight: Iterable[Tensor]) -> None:
-    """Let the optimizer take one step against these gradients."""
-    for weight, gradient in zip(weights, by_weight, strict=True):
+def apply_gradients(optimizer: Optimizer, weights: Iterable[Tensor], grads: Iterable[Tensor]) -> None:
+    """Take one step of the optimizer with these gradients.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    weights : iterable of Tensor
+    grads : iterable of Tensor
+        One per weight.
+    """
+    for weight, gradient in zip(weights, grads, strict=True):
         weight.grad = gradient
     optimizer.step()
     optimizer.zero_grad()

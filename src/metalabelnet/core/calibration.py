@@ -1,6 +1,10 @@
-"""One number that makes probabilities mean what they say: softmax(s/t), with t fitted on samples whose truth is known.
+"""Temperature scaling: softmax(s/t), with the temperature t fitted on samples with known true labels.
 
-Temperature scaling (Guo et al. 2017) keeps the order of the classes, so that no prediction changes.
+It keeps the order of the classes, so no prediction changes.
+
+References
+----------
+.. [1] C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599
 """
 
 from __future__ import annotations
@@ -12,42 +16,43 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-LEAST, MOST = 0.05, 20.0
-STEPS = 24  # of golden section, each takes 38 % off the interval: ln t is found within 1e-4
-FEW = 1 << 19  # logits for which the host is done sooner than it could ask a card so often
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+SEARCH_STEPS = 24  # of golden-section search; each shrinks the interval by 38 %, which gives ln t within 1e-4
+MAX_LOGITS_ON_CPU = 1 << 19  # below this size, synchronizing with a GPU in every step costs more than the computation
 
 
-class Calibration(NamedTuple):
+class FittedTemperature(NamedTuple):
     """The temperature t, and the mean cross-entropy on the samples it was fitted on."""
 
     temperature: float
     loss: float
 
 
-def calibrated(logits: Tensor, labels: Tensor) -> Calibration:
-    """The temperature that makes these labels likeliest, from logits or from logarithms of probabilities.
+def fit_temperature(logits: Tensor, labels: Tensor) -> FittedTemperature:
+    """Return the temperature that maximizes the likelihood of the labels, from logits or log-probabilities.
 
-    To the n samples comes one more of which nothing is known, a uniform label on an average sample: a network that
-    has all of a few samples right would otherwise be called certain of everything. Its weight is 1/(n + 1), and with
-    many samples it does not count. The loss is that of the n samples alone.
+    One pseudo-sample with a uniform label and average logits is added to the n samples, with weight 1/(n + 1).
+    Otherwise a network that classifies all of a few samples correctly would get the minimum temperature. The returned
+    loss is that of the n samples alone.
 
-    The loss is convex in 1/t and so has one minimum in t, which golden section finds; between 1/20 and 20.
+    The loss is convex in 1/t and therefore has a single minimum in t, which golden-section search finds between 1/20
+    and 20.
     """
     s = logits.detach().double()
-    if s.numel() <= FEW:
+    if s.numel() <= MAX_LOGITS_ON_CPU:
         s, labels = s.cpu(), labels.cpu()
     n = len(s)
 
     def losses(t: float) -> tuple[float, float]:
         log_p = functional.log_softmax(s / t, dim=1)
-        known = functional.nll_loss(log_p, labels)
-        alone, with_one_more = torch.stack([known, (n * known - log_p.mean()) / (n + 1)]).tolist()
-        return alone, with_one_more
+        nll = functional.nll_loss(log_p, labels)
+        plain, regularized = torch.stack([nll, (n * nll - log_p.mean()) / (n + 1)]).tolist()
+        return plain, regularized
 
-    low, high, golden = math.log(LEAST), math.log(MOST), (math.sqrt(5) - 1) / 2
+    low, high, golden = math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
     at_left, at_right = losses(math.exp(left))[1], losses(math.exp(right))[1]
-    for _ in range(STEPS):
+    for _ in range(SEARCH_STEPS):
         if at_left <= at_right:
             high, right, at_right = right, left, at_left
             left = high - golden * (high - low)
@@ -57,9 +62,9 @@ def calibrated(logits: Tensor, labels: Tensor) -> Calibration:
             right = low + golden * (high - low)
             at_right = losses(math.exp(right))[1]
     t = math.exp((low + high) / 2)
-    return Calibration(t, losses(t)[0])
+    return FittedTemperature(t, losses(t)[0])
 
 
-def at_temperature(logits: Tensor, t: float) -> Tensor:
-    """softmax(s/t). From logarithms of probabilities p it is p^(1/t), normalised."""
+def softmax_at_temperature(logits: Tensor, t: float) -> Tensor:
+    """Return softmax(s/t). For log-probabilities log p it is p^(1/t), normalized."""
     return torch.softmax(logits / t, dim=1)

@@ -1,9 +1,9 @@
-"""A pass through a network with everything explicit that usually happens behind one's back.
+"""Forward passes with explicit weights, dropout masks and BatchNorm statistics.
 
-A module called in train mode reads its own weights, draws dropout masks from a global generator and
-updates BatchNorm's running statistics. Here the weights are an argument, the masks follow from a seed, and
-the caller says whether the running statistics are updated. Normalisation always uses the statistics of
-the batch while the module is in train mode.
+A module called in train mode uses its own weights, draws dropout masks from the global generator and updates
+BatchNorm's running statistics. Here the weights are an argument, a seed determines the dropout masks, and the caller
+decides whether the running statistics are updated. In train mode, normalization always uses the statistics of the
+batch.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from metalabelnet.core.forward_ad_cache import Products
+    from metalabelnet.core.forward_ad_cache import ForwardADCache
 
 Theta = dict[str, Tensor]
 
 
-def trainable(net: nn.Module) -> Theta:
-    """θ: the weights that are learned, by name. Frozen ones are left out and stay what they are."""
+def trainable_parameters(net: nn.Module) -> Theta:
+    """Return θ: the weights with `requires_grad`, by name."""
     return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
 
 
 def forward(
-    net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statistics: bool, products: Products | None = None
+    net: nn.Module, x: Tensor, theta: Theta, *, seed: int, update_statistics: bool, cache: ForwardADCache | None = None
 ) -> Tensor:
-    """The logits f_θ(x). Two passes with one seed use one dropout mask.
+    """Return the logits f_θ(x). Two passes with the same seed use the same dropout mask.
 
-    `products` keeps what the first pass under it multiplies, for passes that carry tangents later.
+    The first pass with a `cache` stores intermediate results in it; a later forward-mode pass reuses them.
     """
-    kept = nullcontext() if products is None else products
-    randomness, statistics = _seeded(seed, x.device), _statistics(net, update=update_statistics)
-    with randomness, statistics, sdpa_kernel(SDPBackend.MATH), kept, precision():
+    caching = nullcontext() if cache is None else cache
+    randomness, statistics = _seeded(seed, x.device), _running_statistics(net, update=update_statistics)
+    with randomness, statistics, sdpa_kernel(SDPBackend.MATH), caching, mixed_precision_context():
         logits: Tensor = functional_call(net, theta, (x,))
     return logits.to(x.dtype)
 
 
-def generate(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> Tensor:
-    """A pass through a label net, log ŷ = m_φ(v), explicit in the same way, always in the weights' own precision."""
-    with _seeded(seed, v.device), _statistics(m, update=update_statistics):
+def label_net_forward(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> Tensor:
+    """Return log ŷ = m_φ(v), with explicit dropout masks and statistics, in the precision of the weights."""
+    with _seeded(seed, v.device), _running_statistics(m, update=update_statistics):
         log_y_hat: Tensor = m(v)
     return log_y_hat
 
 
 @torch.no_grad()
 def predict(net: nn.Module, x: Tensor) -> Tensor:
-    """The logits in eval mode: running statistics, no dropout. The network's mode is afterwards as it was."""
+    """Return the logits in eval mode: running statistics, no dropout. The mode of the network is restored."""
     mode = net.training
     try:
         logits: Tensor = net.eval()(x)
@@ -67,10 +67,11 @@ def predict(net: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) -> None:
-    """Make the running statistics those of these batches, in equal parts.
+def recompute_running_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) -> None:
+    """Replace the running statistics by the averages over these batches, with equal weights.
 
-    Learned along with the weights they lag behind: after ten steps a third of them is still what they began with.
+    Running statistics collected during training lag behind the weights: with momentum 0.1, after ten steps a third of
+    them still is the initial value.
     """
     norms = [m for m in net.modules() if isinstance(m, _NormBase) and m.track_running_stats]
     momenta = [m.momentum for m in norms]
@@ -81,11 +82,11 @@ def measure_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) 
         net.train()
         passes = 0
         for x in batches if norms else ():
-            if len(x) > 1:  # one sample alone has no spread
+            if len(x) > 1:  # a single sample has no variance
                 passes += 1
                 for norm in norms:
-                    norm.momentum = 1 / passes  # the mean over all of them
-                forward(net, x, trainable(net), seed=seed, update_statistics=True)
+                    norm.momentum = 1 / passes  # cumulative average
+                forward(net, x, trainable_parameters(net), seed=seed, update_statistics=True)
     finally:
         net.train(mode)
         for norm, momentum in zip(norms, momenta, strict=True):
@@ -93,37 +94,44 @@ def measure_statistics(net: nn.Module, batches: Iterable[Tensor], *, seed: int) 
 
 
 @contextmanager
-def low_precision(*, on: bool) -> Iterator[None]:
-    """Let all passes within compute their matrix products in bfloat16. Weights and logits stay what they are."""
-    before = _low.set(on)
+def mixed_precision(*, enabled: bool) -> Iterator[None]:
+    """Compute matrix products and convolutions of the passes inside in bfloat16. Weights and logits keep their type."""
+    before = _bfloat16_enabled.set(enabled)
     try:
         yield
     finally:
-        _low.reset(before)
+        _bfloat16_enabled.reset(before)
 
 
-def precision() -> AbstractContextManager[Any]:
-    """The precision of a pass, as `low_precision` has set it."""
-    return _BFloat16() if _low.get() else nullcontext()
+def mixed_precision_context() -> AbstractContextManager[Any]:
+    """Return the context of a pass: bfloat16 casts if `mixed_precision` is enabled."""
+    return _BFloat16() if _bfloat16_enabled.get() else nullcontext()
 
 
-_low: ContextVar[bool] = ContextVar("low", default=False)
-_PRODUCTS = {functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, torch.matmul, torch.bmm}
-_NORMS = {functional.batch_norm, functional.layer_norm, functional.group_norm, functional.instance_norm}
+_bfloat16_enabled: ContextVar[bool] = ContextVar("bfloat16_enabled", default=False)
+_BFLOAT16_FUNCTIONS = {
+    functional.linear,
+    functional.conv1d,
+    functional.conv2d,
+    functional.conv3d,
+    torch.matmul,
+    torch.bmm,
+}
+_FLOAT32_FUNCTIONS = {functional.batch_norm, functional.layer_norm, functional.group_norm, functional.instance_norm}
 
 
 class _BFloat16(TorchFunctionMode):
-    """Casts at the functions a network calls: products in bfloat16, normalisation in single precision.
+    """Casts the inputs of torch functions: products run in bfloat16, normalization in float32.
 
-    `torch.autocast` casts below autograd, where the tangents of forward mode do not follow: BatchNorm then gives
-    bfloat16 values with single-precision tangents, which the next convolution refuses.
+    `torch.autocast` casts below autograd and does not cast forward-mode tangents: BatchNorm then returns bfloat16
+    values with float32 tangents, which the next convolution rejects.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _PRODUCTS:
+        if func in _BFLOAT16_FUNCTIONS:
             args = tuple(_cast(arg, torch.bfloat16) for arg in args)
             return func(*args, **{name: _cast(arg, torch.bfloat16) for name, arg in (kwargs or {}).items()})
-        if func in _NORMS:
+        if func in _FLOAT32_FUNCTIONS:
             return func(_cast(args[0], torch.float32), *args[1:], **(kwargs or {})).to(torch.bfloat16)
         return func(*args, **(kwargs or {}))
 
@@ -134,7 +142,7 @@ def _cast(arg: Any, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generators for the time of a pass; afterwards they are as they were."""
+    """Seed the global generators, and restore them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
@@ -143,10 +151,10 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _statistics(net: nn.Module, *, update: bool) -> Iterator[None]:
-    """Keep BatchNorm and InstanceNorm from touching their running statistics, unless asked to."""
+def _running_statistics(net: nn.Module, *, update: bool) -> Iterator[None]:
+    """Prevent BatchNorm and InstanceNorm from updating their running statistics, unless `update`."""
     tracking = [] if update else [m for m in net.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-    # InstanceNorm in train mode updates whatever statistics it has.
+    # InstanceNorm in train mode updates its statistics even if it does not track them.
     hidden = [(m, m.running_mean, m.running_var) for m in tracking if isinstance(m, _InstanceNorm) and m.training]
     for module in tracking:
         module.track_running_stats = False

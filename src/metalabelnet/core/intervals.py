@@ -1,4 +1,4 @@
-"""Confidence intervals: Wilson's for a proportion, Student's t for the mean of paired differences."""
+"""Confidence intervals: Wilson score for a proportion, Student's t for the mean of paired differences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Z_95 = 1.959963984540054  # quantile of the normal distribution for a two-sided 95 % interval
+Z_95 = 1.959963984540054  # quantile of the normal distribution for a two-sided 95 % CI
 T_95 = (
     12.706,
     4.303,
@@ -25,28 +25,28 @@ T_95 = (
 
 
 def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson 1927), valid for small samples and near 0 and 1.
+    """Return the 95 % CI of a proportion by the Wilson score (Wilson 1927), or (0, 1) for n = 0.
 
-    Returns (0, 1) where nothing was observed.
+    It is valid for small samples and for proportions close to 0 and 1.
     """
     if n <= 0:
         return 0.0, 1.0
-    share, square = successes / n, z * z / n
-    center = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
-    return (0.0 if successes == 0 else center - half), (1.0 if successes == n else center + half)
+    p, z2_n = successes / n, z * z / n
+    center = (p + z2_n / 2) / (1 + z2_n)
+    half_width = z / (1 + z2_n) * math.sqrt(p * (1 - p) / n + z2_n / (4 * n))
+    return (0.0 if successes == 0 else center - half_width), (1.0 if successes == n else center + half_width)
 
 
 def wilson_percent(percent: float, n: int) -> tuple[float, float]:
-    """95 % interval, in per cent, of a percentage observed on n samples."""
+    """Return the 95 % CI, in per cent, of a percentage observed on n samples."""
     low, high = wilson(percent / 100 * n, n)
     return 100 * low, 100 * high
 
 
 def is_positive(differences: Sequence[float], min_std: float) -> bool:
-    """Whether the mean of paired differences is positive beyond its 95 % interval by Student's t.
+    """Whether the 95 % CI (Student's t) of the mean of paired differences lies above 0.
 
-    min_std is a lower bound on the standard deviation, such as the effect of a single sample.
+    `min_std` is a lower bound on the standard deviation, such as the effect of a single sample.
     """
     n = len(differences)
     if n < 2:

@@ -1,7 +1,8 @@
-"""SGD and Adam whose every number lives on the device.
+"""SGD and Adam with all state on the device.
 
-`torch.optim`'s read the rate, and Adam its step count, on the host. A step that is recorded once and replayed many
-times must not: what it reads on the host is frozen into the recording. These do the same arithmetic with tensors.
+The optimizers of `torch.optim` read the learning rate, and Adam its step count, on the host. A step that is captured
+once as a CUDA graph and replayed must not, because values read on the host become constants of the graph. These
+optimizers do the same arithmetic with tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Optimizer:
-    """Steps against the gradients in `.grad`, in place. The state is a dict of tensors that stay where they are."""
+    """Base class: updates weights in place from their `.grad`. The state is a dict of tensors, updated in place."""
 
     def __init__(self, weights: Iterable[Tensor], lr: float) -> None:
         self.weights = list(weights)
@@ -25,29 +26,29 @@ class Optimizer:
         self.lr = torch.tensor(lr, dtype=first.dtype, device=first.device)
 
     def set_lr(self, lr: float) -> None:
-        """Change the learning rate from the next step on."""
+        """Set the learning rate of the following steps."""
         self.lr.fill_(lr)
 
     def step(self) -> None:
-        """Move every weight."""
+        """Update every weight."""
         raise NotImplementedError
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for weight in self.weights:
             weight.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes from step to step."""
+        """Return all tensors that a step changes, by name."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"lr": self.lr, **self.tensors()}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over, into the tensors that are there."""
+        """Copy a state into the existing tensors."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(state_dict[name])
 
@@ -56,7 +57,7 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """b ← μb + (∇ + dw), w ← w − λb: momentum μ, weight decay d, rate λ, as `torch.optim.SGD`."""
+    """b ← μb + (∇ + dw), w ← w − λb: momentum μ, weight decay d, learning rate λ, as `torch.optim.SGD`."""
 
     def __init__(self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(weights, lr)
@@ -65,23 +66,23 @@ class SGD(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every weight that has a gradient, all of them at once."""
-        known = [(w, b, w.grad) for w, b in zip(self.weights, self.buffers, strict=True) if w.grad is not None]
-        if not known:
+        """Update every weight that has a gradient, with one fused operation per line."""
+        updated = [(w, b, w.grad) for w, b in zip(self.weights, self.buffers, strict=True) if w.grad is not None]
+        if not updated:
             return
-        weights, buffers, gradients = (list(tensors) for tensors in zip(*known, strict=True))
+        weights, buffers, gradients = (list(tensors) for tensors in zip(*updated, strict=True))
         torch._foreach_mul_(buffers, self.momentum)
         torch._foreach_add_(buffers, gradients)
         torch._foreach_add_(buffers, weights, alpha=self.weight_decay)
         torch._foreach_sub_(weights, torch._foreach_mul(buffers, self.lr))  # noqa: SLF001 (as torch.optim does)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The momentum of every weight."""
+        """Return the momentum buffer of every weight."""
         return {f"momentum.{i}": buffer for i, buffer in enumerate(self.buffers)}
 
 
 class Adam(Optimizer):
-    """Kingma and Ba 2015 with L2 weight decay, as `torch.optim.Adam`."""
+    """Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980) with L2 weight decay, as `torch.optim.Adam`."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Adam(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every weight that has a gradient."""
+        """Update every weight that has a gradient."""
         self.count.add_(1)
         b1, b2 = self.betas
         step_size = self.lr / (1 - b1**self.count)
@@ -112,7 +113,7 @@ class Adam(Optimizer):
                 weight.sub_(step_size * first / (second.sqrt() / correction + self.epsilon))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The step count, and both moments of every weight."""
+        """Return the step count and both moments of every weight."""
         firsts = {f"first.{i}": tensor for i, tensor in enumerate(self.first)}
         seconds = {f"second.{i}": tensor for i, tensor in enumerate(self.second)}
         return {"count": self.count, **firsts, **seconds}

@@ -1,4 +1,4 @@
-"""What a method remembers beside its networks and optimizers: tensors by name."""
+"""Named tensors that a method needs besides its networks and optimizers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 class TensorState:
-    """Tensors that a method works with from epoch to epoch: part of a checkpoint, not of the model.
+    """Named tensors that a method updates during training. They are part of a checkpoint, not of the model.
 
-    They are changed in place and stay where they are: a step that was recorded goes on reading them there.
+    Update them in place: a compiled step or CUDA graph keeps reading the same memory.
     """
 
     def __init__(self, **tensors: Tensor) -> None:
@@ -20,17 +20,17 @@ class TensorState:
         return self.tensors[name]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, for a checkpoint."""
+        """Return the state for a checkpoint."""
         return dict(self.tensors)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over, into the tensors that are there."""
+        """Copy a state into the existing tensors."""
         for name, tensor in self.tensors.items():
             tensor.copy_(state_dict[name])
 
 
 class Estimates(nn.Module):
-    """Tensors that a method has found out about the data, such as a noise rate: kept with the model, never learned."""
+    """Named tensors that a method estimates from the data, such as a noise rate. They are buffers of the model."""
 
     def __init__(self, **tensors: Tensor) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Data: a table of data sets known by name, and one way to load any of them or a person's own.
+"""Data sets: benchmarks by name, and readers for image folders, tables and `.npz` files.
 
-A reader gives a `DataSet` of `Rows`: images as uint8 (they go to the device once, as they are), tables as
-float32, a given label per row and the true one where it is known.
+Readers return a `DataSet` of `Rows`: images as uint8, tables as float32, a given label for each row and the true label
+where it is known.
 """
 
 from __future__ import annotations
@@ -16,30 +16,39 @@ from metalabelnet.data.benchmarks.download import Progress, data_folder
 from metalabelnet.data.files import clean_set, duplicates, npz, reader
 from metalabelnet.data.files.reader import ReadOptions
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
-from metalabelnet.errors import InputError, unknown
+from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.run_options import PATH_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
     "DATASETS",
-    "PATHS",
+    "PATH_KINDS",
     "UNLABELED",
+    "Benchmark",
     "DataSet",
     "Progress",
     "ReadOptions",
     "Rows",
-    "Source",
     "data_folder",
     "load",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A data set known by name: what it is, where it comes from, and its reader.
+class Benchmark:
+    """A data set known by name.
 
-    The reader takes the folder to look in (None: see `data_folder`) and whom to tell about a download.
+    Attributes
+    ----------
+    summary : str
+        One line: size, kind of samples, source of the files.
+    reference : str
+        The publication to cite.
+    read : callable
+        Reads the data set, given the folder of its files (None: see `data_folder`) and a callback for the progress of
+        a download.
     """
 
     summary: str
@@ -47,25 +56,23 @@ class Source:
     read: Callable[[Path | None, Progress | None], DataSet]
 
 
-PATHS = "a folder of images, or a .csv, .tsv, .parquet or .npz file"
-
-DATASETS: dict[str, Source] = {
-    "digits": Source(
-        summary="1,797 grey images of handwritten digits, 8×8, no test part (comes with scikit-learn)",
+DATASETS: dict[str, Benchmark] = {
+    "digits": Benchmark(
+        summary="1,797 gray images of handwritten digits, 8×8, 10 classes, no test part (included in scikit-learn)",
         reference="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI",
         read=lambda folder, _progress: digits.read(folder),
     ),
-    "fashion-mnist": Source(
-        summary="70,000 grey images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",
+    "fashion-mnist": Benchmark(
+        summary="70,000 gray images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",
         reference="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST, arXiv:1708.07747",
         read=lambda folder, _progress: fashion_mnist.read(folder),
     ),
-    "cifar10": Source(
+    "cifar10": Benchmark(
         summary="60,000 color images, 32×32, 10 classes (downloaded once, 163 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
         read=lambda folder, progress: cifar.read(cifar.CIFAR10, folder, progress),
     ),
-    "cifar100": Source(
+    "cifar100": Benchmark(
         summary="60,000 color images, 32×32, 100 classes (downloaded once, 161 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
         read=lambda folder, progress: cifar.read(cifar.CIFAR100, folder, progress),
@@ -83,29 +90,59 @@ def load(
     read_options: ReadOptions | None = None,
     on_samples: Progress | None = None,
 ) -> DataSet:
-    """The data set with that name, or the one at that path: a folder of images, a table, an .npz file.
+    """Load a data set by name or path.
 
-    `folder` is where a named data set's files are looked for, and where a download is put; without it
-    that is `data_folder()`. A path stands for itself. `classes` are the names an .npz file's labels stand for,
-    where they are known from elsewhere; where these labels are `noisy` they are not taken for the truth. `reading` is
-    for folders and tables, but for the file of the clean set, which any data may have; `on_samples` hears how many are
-    read.
+    Parameters
+    ----------
+    name : str
+        A key of `DATASETS`, or the path of a folder of images, a .csv, .tsv, .parquet or .npz file.
+    folder : Path or None
+        Folder for the files of a named data set, where downloads go too. Default: `data_folder()`.
+    progress : callable or None
+        Called with (what, bytes done, bytes in all) during a download.
+    classes : tuple of str or None
+        Class names for the labels of an .npz file that has none.
+    noisy : bool
+        Whether the labels of an .npz file are noisy. By default they are taken for true labels if the file has no clean
+        set.
+    read_options : ReadOptions or None
+        Options for folders and tables. `clean_file` applies to all data.
+    on_samples : callable or None
+        Called with (what, samples done, samples in all) while samples are read.
+
+    Returns
+    -------
+    DataSet
+        The training rows, and test and clean rows where the source has them.
+
+    Raises
+    ------
+    InputError
+        If there is no such data set, or its files cannot be used.
+
+    Examples
+    --------
+    >>> from metalabelnet.data import load
+    >>> data = load("digits")
+    >>> len(data.train), tuple(data.train.x.shape[1:]), data.classes[:3]
+    (1797, (1, 8, 8), ('0', '1', '2'))
     """
-    path, how = Path(name), read_options or ReadOptions()
-    if name not in DATASETS and reader.is_own(path):
-        return reader.read(path, how, folder, on_samples)
+    path, options = Path(name), read_options or ReadOptions()
+    if name not in DATASETS and reader.is_folder_or_table(path):
+        return reader.read(path, options, folder, on_samples)
     if name in DATASETS:
         data = DATASETS[name].read(folder, progress)
     elif path.suffix.lower() == ".npz":
-        data = npz.read(path, classes=classes, noisy=noisy or (how.clean_file is not None and not how.noise_to_come))
-        data = dataclasses.replace(data, notes=(*data.notes, *duplicates.noted(data)))
+        noisy = noisy or (options.clean_file is not None and not options.adds_noise)
+        data = npz.read(path, classes=classes, noisy=noisy)
+        data = dataclasses.replace(data, notes=(*data.notes, *duplicates.note_on_test_duplicates(data)))
     else:
-        data = _no_data(name, path)
-    return data if how.clean_file is None else clean_set.in_numbers(data, Path(how.clean_file))
+        _raise_not_found(name, path)
+    return data if options.clean_file is None else clean_set.add_clean_labels(data, Path(options.clean_file))
 
 
-def _no_data(name: str, path: Path) -> NoReturn:
+def _raise_not_found(name: str, path: Path) -> NoReturn:
     if len(path.parts) > 1 or name.endswith("/"):
-        wrong = "is no kind of data that is known" if path.exists() else "does not exist"
-        raise InputError(f"{name} {wrong}: data is {PATHS}, or one of {', '.join(DATASETS)}")
-    raise InputError(f"{unknown('data set', name, DATASETS)}, or the path of {PATHS}")
+        problem = "is not a supported kind of data" if path.exists() else "does not exist"
+        raise InputError(f"{name} {problem}: give {PATH_KINDS}, or choose from {', '.join(DATASETS)}")
+    raise InputError(f"{unknown_name_error('data set', name, DATASETS)}, or give the path of {PATH_KINDS}")

@@ -1,4 +1,4 @@
-"""Samples that are in memory already: numpy arrays and the items of PyTorch data sets, as one tensor."""
+"""Samples in memory: numpy arrays and the items of PyTorch data sets, as one tensor."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from metalabelnet.data.files.npz import CHANNELS
+from metalabelnet.data.files.npz import CHANNEL_COUNTS
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.errors import InputError, unknown
+from metalabelnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-ORDERS = ("auto", "first", "last")
+CHANNEL_ORDERS = ("auto", "first", "last")
+MAX_CLASSES_IN_MESSAGE = 10
 
 
 def channels_first(x: NDArray[Any], channels: str = "auto") -> NDArray[Any]:
-    """Images (N, height, width), (N, height, width, channels) or (N, channels, height, width) in the last order.
+    """Return images as (N, channels, height, width).
 
-    `auto` takes for channels the one of the two places that has 1, 3 or 4 of them.
+    `x` is (N, height, width), (N, height, width, channels) or (N, channels, height, width). With `auto`, the channels
+    are the axis of length 1, 3 or 4.
     """
-    if channels not in ORDERS:
-        raise unknown("order of channels", str(channels), ORDERS)
+    if channels not in CHANNEL_ORDERS:
+        raise unknown_name_error("order of channels", str(channels), CHANNEL_ORDERS)
     if x.ndim == 3:
         return x[:, None]
     if x.ndim != 4:
@@ -35,35 +37,36 @@ def channels_first(x: NDArray[Any], channels: str = "auto") -> NDArray[Any]:
             f"an array of shape {x.shape} is neither a table (N, features) nor images (N, height, width), "
             "(N, channels, height, width) or (N, height, width, channels)"
         )
-    first, last = x.shape[1] in CHANNELS, x.shape[3] in CHANNELS
+    first, last = x.shape[1] in CHANNEL_COUNTS, x.shape[3] in CHANNEL_COUNTS
     if channels == "auto" and first == last:
-        both = "both the second and the last number" if first else "neither the second nor the last number"
+        axes = "both the second and the last axis" if first else "neither the second nor the last axis"
         raise InputError(
-            f"images of shape {x.shape}: {both} can be a number of channels (1, 3 or 4); "
-            "say which is with channels='first' or channels='last'"
+            f"images of shape {x.shape}: {axes} can be the channels (1, 3 or 4); "
+            "set channels='first' or channels='last'"
         )
     is_last = channels == "last" or (channels == "auto" and last)
     return x.transpose(0, 3, 1, 2) if is_last else x
 
 
 def collect(items: Any, what: str, *, labeled: bool = True) -> tuple[Tensor, Tensor]:
-    """All samples of a PyTorch data set, read once, and their labels (−1 where there is none).
+    """Return all samples of a PyTorch data set, each read once, and their labels (−1: unlabeled).
 
-    An item is a pair (sample, label), or with `labeled=False` a sample, alone or first of a tuple. Samples are tensors
-    or arrays, taken as they are, or images as PIL opens them, whose channels come to the front.
+    An item is a pair (sample, label), or with `labeled=False` a sample, alone or first in a tuple. Samples are tensors
+    or arrays, which stay unchanged, or PIL images, whose channels are moved to the front.
     """
     samples, labels = [], []
     for i in range(_length(items, what)):
         item = items[i]
         pair = isinstance(item, tuple | list)
         if labeled and not (pair and len(item) >= 2):
-            raise InputError(f"{what}: item {i} is not a pair (sample, label) but {kind_of(item)}")
+            raise InputError(f"{what}: item {i} is not a pair (sample, label) but {type_name(item)}")
         samples.append(_sample(item[0] if pair else item, f"{what}: item {i}"))
         labels.append(_label(item[1], f"{what}: item {i}") if labeled else UNLABELED)
         if samples[i].shape != samples[0].shape or samples[i].dtype != samples[0].dtype:
             raise InputError(
-                f"{what}: item {i} is {samples[i].dtype} of shape {tuple(samples[i].shape)}, but item 0 "
-                f"{samples[0].dtype} of shape {tuple(samples[0].shape)}; let the transform make them alike"
+                f"{what}: item {i} is {samples[i].dtype} of shape {tuple(samples[i].shape)}, but item 0 is "
+                f"{samples[0].dtype} of shape {tuple(samples[0].shape)}; convert them to one type and shape in the "
+                "transform"
             )
     if not samples:
         raise InputError(f"{what}: there are no samples")
@@ -71,32 +74,36 @@ def collect(items: Any, what: str, *, labeled: bool = True) -> tuple[Tensor, Ten
     return x.float() if x.is_floating_point() else x, torch.tensor(labels)
 
 
-def class_names(sets: Mapping[str, Any], labels: Sequence[Tensor]) -> tuple[str, ...]:
-    """What the data sets that say so call their classes, or the numbers up to the largest label.
+def class_names(datasets: Mapping[str, Any], labels: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return the class names of the data sets (their attribute `classes`), or the numbers up to the largest label.
 
-    Two that number their classes differently, such as folders of which one lacks a class, cannot be taken together.
+    Raises InputError if two data sets number their classes differently, as image folders do if one lacks a class.
     """
     count = 1 + max(int(part.max()) for part in labels if len(part))
-    longest, said_by = tuple(map(str, range(count))), ""
-    for name, items in sets.items():
-        said = getattr(items, "classes", None)
-        names = tuple(map(str, said)) if isinstance(said, list | tuple) else ()
+    longest, owner = tuple(map(str, range(count))), ""
+    for name, items in datasets.items():
+        classes = getattr(items, "classes", None)
+        names = tuple(map(str, classes)) if isinstance(classes, list | tuple) else ()
         if len(set(names)) < max(len(names), 1):
             continue
-        if said_by and any(one != other for one, other in zip(names, longest, strict=False)):
+        if owner and any(one != other for one, other in zip(names, longest, strict=False)):
             raise InputError(
-                f"{said_by} numbers its classes {', '.join(longest[:10])}, and {name} {', '.join(names[:10])}: "
-                "let both number them alike"
+                f"{owner} has the classes {', '.join(longest[:MAX_CLASSES_IN_MESSAGE])}, and {name} has "
+                f"{', '.join(names[:MAX_CLASSES_IN_MESSAGE])}: number the classes of both in the same order"
             )
-        if not said_by or len(names) > len(longest):
-            longest, said_by = names, name
+        if not owner or len(names) > len(longest):
+            longest, owner = names, name
     return longest if len(longest) >= count else tuple(map(str, range(count)))
 
 
 def _length(items: Any, what: str) -> int:
-    by_number = hasattr(items, "__len__") and hasattr(items, "__getitem__") and not isinstance(items, IterableDataset)
-    if not by_number:
-        raise InputError(f"{what} is {kind_of(items)}; give a data set with len() and items by number, not a loader")
+    is_map_style = (
+        hasattr(items, "__len__") and hasattr(items, "__getitem__") and not isinstance(items, IterableDataset)
+    )
+    if not is_map_style:
+        raise InputError(
+            f"{what} is {type_name(items)}; give a map-style data set (with __len__ and __getitem__), not a loader"
+        )
     return len(items)
 
 
@@ -106,30 +113,28 @@ def _sample(sample: Any, what: str) -> Tensor:
     else:
         array = np.asarray(sample)
         if array.dtype.kind not in "biuf":
-            raise InputError(
-                f"{what} is {kind_of(sample)}, not numbers: give the data set a transform that makes tensors"
-            )
+            raise InputError(f"{what} is {type_name(sample)}, not numeric: give the data set a transform to tensors")
         if not isinstance(sample, np.ndarray) and array.dtype == np.uint8 and array.ndim in (2, 3):
-            array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)  # as PIL gives them
+            array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)  # a PIL image: channels last
         x = torch.from_numpy(np.array(array))
     if not x.is_floating_point() and not (x.dtype == torch.uint8 and x.ndim == 3):
         raise InputError(
-            f"{what} is {x.dtype} of shape {tuple(x.shape)}: samples are floating-point numbers, or images of bytes "
-            "(uint8) of shape (channels, height, width)"
+            f"{what} is {x.dtype} of shape {tuple(x.shape)}: samples must be floating point, or uint8 images of shape "
+            "(channels, height, width)"
         )
     return x[None] if x.ndim == 0 else x
 
 
 def _label(label: Any, what: str) -> int:
     try:
-        number, whole = int(label), bool(int(label) == label)
+        number, is_integer = int(label), bool(int(label) == label)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        number, whole = UNLABELED, False
-    if not whole:
-        raise InputError(f"{what} has the label {label!r}: a label is a whole number, or -1 for none")
+        number, is_integer = UNLABELED, False
+    if not is_integer:
+        raise InputError(f"{what} has the label {label!r}: a label is an integer, or -1 for unlabeled")
     return number
 
 
-def kind_of(thing: Any) -> str:
-    """The name of its class, for a sentence."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
+def type_name(value: Any) -> str:
+    """Return the qualified name of the value's type, for error messages."""
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

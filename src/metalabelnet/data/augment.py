@@ -1,8 +1,7 @@
-"""Random crops and flips of a whole batch at once, on the device where the batch is.
+"""Random crops and flips of a whole batch, on the device that holds it.
 
-What is random is drawn first, four small numbers a sample; what is done with a sample follows from its numbers alone.
-One index picks every pixel of every sample: no loop over samples and nothing read back to the host, so that
-the processor never waits for the card.
+Random numbers are drawn first, four per sample; the augmentation is a deterministic function of them. One index
+operation gathers every pixel of the batch: there is no loop over samples, and the host never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -18,69 +17,69 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-PAD = 4
+PADDING = 4  # pixels on each side of an image before it is cropped
 
 
-def draw(count: int, generator: torch.Generator, pad: int = PAD) -> Tensor:
-    """How each of so many samples is cut and turned: (4, count) with top, left, upside down, mirrored."""
-    if pad < 0:
-        raise InputError(f"a padding of {pad} pixels is not 0 or more")
-    places = torch.randint(0, 2 * pad + 1, (2, count), generator=generator)
-    return torch.cat([places, torch.randint(0, 2, (2, count), generator=generator)])
+def draw_augmentation(count: int, generator: torch.Generator, padding: int = PADDING) -> Tensor:
+    """Draw the random numbers for `count` samples: (4, count) with top, left, vertical flip, horizontal flip."""
+    if padding < 0:
+        raise InputError(f"padding is {padding} pixels; give 0 or more")
+    offsets = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
+    return torch.cat([offsets, torch.randint(0, 2, (2, count), generator=generator)])
 
 
-def none(x: Tensor, how: Tensor) -> Tensor:  # noqa: ARG001 (the table's signature)
-    """The samples as they are, images or tables."""
+def none(x: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG001 (all augmentations share one signature)
+    """Return the samples unchanged."""
     return x
 
 
-def crop(x: Tensor, how: Tensor, pad: int = PAD) -> Tensor:
-    """Each image padded with black on every side and cut back to its size at a random place."""
-    _check(x)
-    top, left, _, _ = how[..., None]
-    return _window(x, _run(top - pad, x.shape[2]), _run(left - pad, x.shape[3]))
+def crop(x: Tensor, draws: Tensor, padding: int = PADDING) -> Tensor:
+    """Pad each image with black on every side and crop it to its size at a random place."""
+    _check_images(x)
+    top, left, _, _ = draws[..., None]
+    return _gather(x, _coordinates(top - padding, x.shape[2]), _coordinates(left - padding, x.shape[3]))
 
 
-def flip_crop(x: Tensor, how: Tensor, pad: int = PAD) -> Tensor:
-    """A random crop, mirrored left to right and top to bottom, each with probability one half.
+def flip_crop(x: Tensor, draws: Tensor, padding: int = PADDING) -> Tensor:
+    """Crop at random, then flip horizontally and vertically, each with probability ½.
 
-    The paper flips both ways. The padding is the same on every side, so it does not matter whether an image
-    is flipped before it is padded and cut or afterwards.
+    The paper flips in both directions. The padding is the same on every side, so the order of flip and crop does not
+    matter.
     """
-    _check(x)
-    top, left, upside_down, mirrored = how[..., None]
-    rows, columns = _run(top - pad, x.shape[2]), _run(left - pad, x.shape[3])
-    return _window(
+    _check_images(x)
+    top, left, vertical_flip, horizontal_flip = draws[..., None]
+    rows, columns = _coordinates(top - padding, x.shape[2]), _coordinates(left - padding, x.shape[3])
+    return _gather(
         x,
-        torch.where(upside_down > 0, rows.flip(1), rows),
-        torch.where(mirrored > 0, columns.flip(1), columns),
+        torch.where(vertical_flip > 0, rows.flip(1), rows),
+        torch.where(horizontal_flip > 0, columns.flip(1), columns),
     )
 
 
-AUGMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "none": none,
     "crop": crop,
     "flip-crop": flip_crop,
 }
 
 
-def _check(x: Tensor) -> None:
+def _check_images(x: Tensor) -> None:
     if x.ndim != 4 or x.dtype != torch.uint8:
         raise InputError(
-            f"cropping and flipping need uint8 images (N, channels, height, width), "
+            f"crops and flips need uint8 images (N, channels, height, width), "
             f"not {x.dtype} of shape {tuple(x.shape)}; use the augmentation 'none'"
         )
 
 
-def _run(start: Tensor, length: int) -> Tensor:
-    """(N, length): the numbers from each start on."""
+def _coordinates(start: Tensor, length: int) -> Tensor:
+    """Return (N, length) consecutive integers from each start."""
     return start + torch.arange(length, device=start.device)
 
 
-def _window(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The pixels at these rows (N, height) and columns (N, width), black outside the image.
+def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the pixels at these rows (N, height) and columns (N, width), black outside the image.
 
-    Black is 0 here: the authors pad before images are scaled to [−1, 1], where black is −1.
+    Black is 0: the authors pad before images are scaled to [−1, 1], where black is −1.
     """
     height, width = x.shape[2:]
     samples = torch.arange(len(x), device=x.device)[:, None, None, None]

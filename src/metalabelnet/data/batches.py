@@ -1,4 +1,4 @@
-"""Batches made on the device: shuffled, augmented, scaled, each with a clean batch beside it."""
+"""Batches assembled on the device: shuffled, augmented and scaled, each with a clean batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from metalabelnet.data.augment import AUGMENTS, draw
+from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
 from metalabelnet.data.disk_tensor import DiskTensor
-from metalabelnet.data.prefetch import ahead
+from metalabelnet.data.prefetch import prefetch
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.data.strong_augment import draw_strong, strong
+from metalabelnet.data.strong_augment import augment_strongly, draw_strong_augmentation
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
@@ -25,17 +25,29 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
 
 
-ORDERS = ("shuffled", "given")
+SAMPLE_ORDERS = ("shuffled", "given")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What a method is given for one step.
+    """The input of one training step.
 
-    x, given, index   training samples, their untrusted labels (−1: none), and their row numbers
-    clean_x, clean_y  clean samples with labels to trust
-    seed              for whatever the step draws at random (dropout masks)
-    strong_x          the same training samples, strongly augmented, where the method asks for it
+    Attributes
+    ----------
+    x : Tensor
+        Training samples, augmented and scaled.
+    given : Tensor
+        Their given labels; −1: unlabeled.
+    index : Tensor
+        Their row numbers in the training rows.
+    clean_x : Tensor
+        Clean samples.
+    clean_y : Tensor
+        Their clean labels.
+    seed : int
+        Seed for random numbers within the step (dropout masks).
+    strong_x : Tensor or None
+        The same training samples with strong augmentation, if the method requests it.
     """
 
     x: Tensor
@@ -48,12 +60,18 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picks:
-    """Which samples a batch has and how they are augmented: all that is random in it, in a few numbers a sample.
+class BatchPlan:
+    """Which samples a batch contains and how they are augmented: everything that is random in it.
 
-    train, clean  (5, N) int64: the row of each sample, then what `augment.draw` drew for it
-    seed          for whatever the step draws at random
-    strong        (15, N) int64: what `strong.draw_strong` drew for each training sample, where there is a strong view
+    Attributes
+    ----------
+    train, clean : Tensor
+        (5, N) int64: the row of each sample, then its numbers from `augment.draw_augmentation`.
+    seed : int
+        Seed for random numbers within the step.
+    strong : Tensor or None
+        (15, N) int64: the numbers of each training sample from `strong_augment.draw_strong_augmentation`; None without
+        strong augmentation.
     """
 
     train: Tensor
@@ -61,15 +79,15 @@ class Picks:
     seed: int
     strong: Tensor | None = None
 
-    def to(self, device: torch.device) -> Picks:
-        """The same on another device, without waiting for it."""
-        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        moved |= {k: v.to(device, non_blocking=True) for k, v in moved.items() if isinstance(v, Tensor)}
-        return Picks(**moved)
+    def to(self, device: torch.device) -> BatchPlan:
+        """Return the same plan on another device, copied asynchronously."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields |= {k: v.to(device, non_blocking=True) for k, v in fields.items() if isinstance(v, Tensor)}
+        return BatchPlan(**fields)
 
 
 def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a network reads: bytes scaled to [−1, 1]; tables as they are."""
+    """Return samples as network input: uint8 images scaled to [−1, 1], other samples unchanged."""
     return x.to(dtype).div_(127.5).sub_(1) if x.dtype == torch.uint8 else x.to(dtype)
 
 
@@ -77,12 +95,28 @@ def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
 class Batches:
     """The batches of a run, each a function of the seed, the epoch and the step alone.
 
-    Every batch is full. The rows left over at the end of an epoch wait for the next one's shuffle; where
-    there are fewer rows than one batch holds, the batch is all of them. The same goes for the clean rows,
-    which are gone through again and again within an epoch. With the order `given` nothing is shuffled, and the rows
-    left over are never seen.
+    Every batch is full. Rows left over at the end of an epoch take part in the next shuffle; with fewer rows than one
+    batch holds, the batch is all of them. The same holds for the clean rows, which are cycled through several times per
+    epoch. With the order `given` nothing is shuffled, and left-over rows are never used.
 
-    strong_from  the first epoch whose batches have a strong view; None: none has
+    Attributes
+    ----------
+    train, clean : Rows
+        Training rows and clean rows.
+    size : int
+        Samples per batch.
+    augment : str
+        A key of `augment.AUGMENTATIONS`.
+    augment_clean : bool
+        Whether clean samples are augmented too.
+    dtype : torch.dtype
+        Type of the network input.
+    seed : int
+        Seed of the run.
+    order : str
+        `shuffled` or `given`.
+    strong_augment_from : int or None
+        The first epoch with strong augmentation; None: never.
     """
 
     train: Rows
@@ -92,118 +126,120 @@ class Batches:
     augment_clean: bool
     dtype: torch.dtype
     seed: int
-    order: str = ORDERS[0]
-    strong_from: int | None = None
+    order: str = SAMPLE_ORDERS[0]
+    strong_augment_from: int | None = None
 
     def steps(self, *, labeled_only: bool) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches per epoch."""
         return max(1, len(self._labeled if labeled_only else self.train) // self.size)
 
     @property
-    def streamed(self) -> bool:
+    def reads_from_disk(self) -> bool:
         """Whether samples are read from disk."""
         return isinstance(self.train.x, DiskTensor) or isinstance(self.clean.x, DiskTensor)
 
     def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Batch, None, None]:
-        """The batches of an epoch from step `start` on. Samples on disk are read ahead."""
-        plan = self.plan(epoch, labeled_only=labeled_only, start=start)
-        if not self.streamed:
-            yield from map(self.batch, plan)
+        """Yield the batches of an epoch from step `start`. Samples on disk are prefetched."""
+        plans = self.plan_epoch(epoch, labeled_only=labeled_only, start=start)
+        if not self.reads_from_disk:
+            yield from map(self.make_batch, plans)
             return
-        with closing(ahead(self._read, plan)) as read:
-            for here, x, clean_x in read:
-                picks = here.to(self.train.x.device)
-                x, clean_x = _arrived(self.train.x, picks.train[0], x), _arrived(self.clean.x, picks.clean[0], clean_x)
-                yield self._made(picks, x, clean_x)
+        with closing(prefetch(self._read, plans)) as read:
+            for host_plan, x, clean_x in read:
+                plan = host_plan.to(self.train.x.device)
+                x = _on_device(self.train.x, plan.train[0], x)
+                clean_x = _on_device(self.clean.x, plan.clean[0], clean_x)
+                yield self._assemble(plan, x, clean_x)
 
-    def plan(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Picks, None, None]:
-        """What the batches of an epoch will be: drawn here and now for the whole epoch, and sent to the device at once.
+    def plan_epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[BatchPlan, None, None]:
+        """Draw the plans of all batches of an epoch, copy them to the device in one transfer, and yield them.
 
-        Where samples are read from disk it stays here: to ask the device which they are would be to wait for it.
+        If samples are read from disk the plans stay on the host: reading row numbers back from the device would block.
         """
         steps = self.steps(labeled_only=labeled_only)
         rows = self._labeled if labeled_only else torch.arange(len(self.train))
-        in_a_round = max(1, len(self.clean) // self.size)
-        rounds = [
-            self._in_batches(self._shuffled(len(self.clean), "clean", epoch, number), in_a_round)
-            for number in range(-(-steps // in_a_round))
+        clean_steps = max(1, len(self.clean) // self.size)
+        clean_cycles = [
+            self._split(self._shuffle(len(self.clean), "clean", epoch, number), clean_steps)
+            for number in range(-(-steps // clean_steps))
         ]
-        train = self._augmented(
-            self._in_batches(rows[self._shuffled(len(rows), "train", epoch)], steps), "train", epoch
+        train = self._add_augmentation(
+            self._split(rows[self._shuffle(len(rows), "train", epoch)], steps), "train", epoch
         )
-        clean = self._augmented(torch.cat(rounds)[:steps], "clean", epoch)
-        views = self._strong_views(epoch, steps, train.shape[2])
+        clean = self._add_augmentation(torch.cat(clean_cycles)[:steps], "clean", epoch)
+        strong = self._draw_strong(epoch, steps, train.shape[2])
 
-        def picks(step: int) -> Picks:
-            strong = None if views is None else views[step]
+        def plan(step: int) -> BatchPlan:
             seed = stream_seed(self.seed, "step", epoch, step)
-            return Picks(train=train[step], clean=clean[step], seed=seed, strong=strong)
+            return BatchPlan(
+                train=train[step], clean=clean[step], seed=seed, strong=None if strong is None else strong[step]
+            )
 
-        return (picks(step) for step in range(start, steps))
+        return (plan(step) for step in range(start, steps))
 
-    def batch(self, picks: Picks) -> Batch:
-        """The samples themselves, cut, turned and scaled. Nothing in it is random."""
-        return self._made(picks, self.train.x[picks.train[0]], self.clean.x[picks.clean[0]])
+    def make_batch(self, plan: BatchPlan) -> Batch:
+        """Return the batch of a plan: a deterministic function of it."""
+        return self._assemble(plan, self.train.x[plan.train[0]], self.clean.x[plan.clean[0]])
 
-    def _read(self, picks: Picks) -> tuple[Picks, Tensor | None, Tensor | None]:
-        """The samples that are on disk."""
-        return picks, _read(self.train.x, picks.train[0]), _read(self.clean.x, picks.clean[0])
+    def _read(self, plan: BatchPlan) -> tuple[BatchPlan, Tensor | None, Tensor | None]:
+        """Read the samples that are on disk."""
+        return plan, _read_rows(self.train.x, plan.train[0]), _read_rows(self.clean.x, plan.clean[0])
 
-    def _made(self, picks: Picks, x: Tensor, clean_x: Tensor) -> Batch:
-        index, clean = picks.train[0], picks.clean[0]
+    def _assemble(self, plan: BatchPlan, x: Tensor, clean_x: Tensor) -> Batch:
+        index, clean = plan.train[0], plan.clean[0]
         augment_clean = self.augment if self.augment_clean else "none"
         strong_x = None
-        if picks.strong is not None:
-            strong_x = strong(x, picks.strong, flips="flip" in self.augment, dtype=self.dtype)
+        if plan.strong is not None:
+            strong_x = augment_strongly(x, plan.strong, flips="flip" in self.augment, dtype=self.dtype)
         return Batch(
-            x=to_input(AUGMENTS[self.augment](x, picks.train[1:]), self.dtype),
+            x=to_input(AUGMENTATIONS[self.augment](x, plan.train[1:]), self.dtype),
             given=self.train.given[index],
             index=index,
-            clean_x=to_input(AUGMENTS[augment_clean](clean_x, picks.clean[1:]), self.dtype),
+            clean_x=to_input(AUGMENTATIONS[augment_clean](clean_x, plan.clean[1:]), self.dtype),
             clean_y=self.clean.true[clean],
-            seed=picks.seed,
+            seed=plan.seed,
             strong_x=strong_x,
         )
 
-    def _shuffled(self, count: int, *name: str | int) -> Tensor:
+    def _shuffle(self, count: int, *name: str | int) -> Tensor:
         if self.order == "given":
             return torch.arange(count)
         return torch.randperm(count, generator=generator(self.seed, "shuffle", *name))
 
-    def _in_batches(self, order: Tensor, count: int) -> Tensor:
-        """(count, size): the first so many full batches, or the one that there is."""
+    def _split(self, order: Tensor, count: int) -> Tensor:
+        """Return (count, size): the first `count` full batches, or one batch of all rows if there are fewer."""
         size = min(self.size, len(order))
         return order[: count * size].view(count, size)
 
-    def _augmented(self, rows: Tensor, name: str, epoch: int) -> Tensor:
-        """(steps, 5, size), on the device: every pick of an epoch."""
-        how = draw(rows.numel(), generator(self.seed, "augment", name, epoch))
-        return self._sent(torch.cat([rows[:, None], how.view(4, *rows.shape).transpose(0, 1)], 1))
+    def _add_augmentation(self, rows: Tensor, name: str, epoch: int) -> Tensor:
+        """Return (steps, 5, size) on the device: the rows of an epoch with their augmentation draws."""
+        draws = draw_augmentation(rows.numel(), generator(self.seed, "augment", name, epoch))
+        return self._send(torch.cat([rows[:, None], draws.view(4, *rows.shape).transpose(0, 1)], 1))
 
-    def _strong_views(self, epoch: int, steps: int, size: int) -> Tensor | None:
-        """(steps, 15, size), on the device: how the strong views of an epoch are made, if it has some."""
-        if self.strong_from is None or epoch < self.strong_from:
+    def _draw_strong(self, epoch: int, steps: int, size: int) -> Tensor | None:
+        """Return (steps, 15, size) on the device: the strong augmentation draws of an epoch, if it has any."""
+        if self.strong_augment_from is None or epoch < self.strong_augment_from:
             return None
-        how = draw_strong(steps * size, generator(self.seed, "augment", "strong", epoch))
-        return self._sent(how.view(-1, steps, size).transpose(0, 1).contiguous())
+        draws = draw_strong_augmentation(steps * size, generator(self.seed, "augment", "strong", epoch))
+        return self._send(draws.view(-1, steps, size).transpose(0, 1).contiguous())
 
-    def _sent(self, plan: Tensor) -> Tensor:
-        """The plan where it is read. A card takes it from pinned memory, in its turn, and the host need not wait."""
-        if self.streamed:
-            return plan
+    def _send(self, plans: Tensor) -> Tensor:
+        """Copy the plans to the device. From pinned memory the copy to a GPU is asynchronous."""
+        if self.reads_from_disk:
+            return plans
         device = self.train.x.device
-        return (plan.pin_memory() if device.type == "cuda" else plan).to(device, non_blocking=True)
+        return (plans.pin_memory() if device.type == "cuda" else plans).to(device, non_blocking=True)
 
     @cached_property
     def _labeled(self) -> Tensor:
-        """The rows with a label, on the host: to ask a card that is at work would be to wait for it."""
+        """The labeled rows, on the host: reading them from a busy GPU each epoch would block."""
         return (self.train.given != UNLABELED).nonzero()[:, 0].cpu()
 
 
-def _read(x: Samples, rows: Tensor) -> Tensor | None:
+def _read_rows(x: Samples, rows: Tensor) -> Tensor | None:
     return x.read(rows) if isinstance(x, DiskTensor) else None
 
 
-def _arrived(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
-    """Samples that were read, or those that are on the device already."""
-    return x[rows] if read is None or isinstance(x, Tensor) else x.arrive(read)
+def _on_device(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
+    """Return the samples on the device: those read from disk, or else those already there."""
+    return x[rows] if read is None or isinstance(x, Tensor) else x.to_device(read)

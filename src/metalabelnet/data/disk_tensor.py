@@ -1,4 +1,4 @@
-"""Samples on disk: like a tensor to whoever takes rows out of it, and never in memory as a whole."""
+"""Samples on disk that are read like a tensor, and the memory limit above which samples go to disk."""
 
 from __future__ import annotations
 
@@ -11,75 +11,80 @@ import os
 import tempfile
 import threading
 from multiprocessing import reduction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metalabelnet.data.prefetch import ahead
+from metalabelnet.data.prefetch import prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-_PREADV = getattr(os, "preadv", None)  # not on every system
-CHUNK = 1024  # samples that go through a network at a time, where nothing is learned
-MOST_VALUES = 1 << 22  # in a chunk: large images go through a network in smaller ones
+GIB, MIB = 1 << 30, 1 << 20
+DEFAULT_FREE_BYTES = 4 * GIB  # assumed where the system does not report its free memory
+MAX_CHUNK_SAMPLES = 1024  # per forward pass in evaluation
+MAX_CHUNK_VALUES = 1 << 22  # of a chunk: large images are evaluated in smaller chunks
+
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_MMAP_THRESHOLD_BYTES = 1 << 20
+_PREADV = getattr(os, "preadv", None)  # not available on every system
 
 
 class _File:
-    """A file without a name, closed when the last that reads it has gone.
+    """An anonymous file, closed when its last reader is garbage-collected.
 
-    Several threads may read it, and processes that are given it when they start: it is passed on as it is open.
+    Several threads may read it. Child processes inherit it through its open file descriptor.
     """
 
     def __init__(self, raw: Any) -> None:
-        self.raw, self._number = raw, raw.fileno()
+        self.raw, self._descriptor = raw, raw.fileno()
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
         self.raw.close()
 
     def __reduce__(self) -> Any:
-        return _inherited, (reduction.DupFd(self.raw.fileno()),)
+        return _file_from_descriptor, (reduction.DupFd(self.raw.fileno()),)
 
     def read(self, memory: memoryview, start: int) -> None:
-        """Fill the memory with the bytes from `start` on, wherever the file stands: that place is shared."""
+        """Fill `memory` with the bytes from offset `start`. The file position, which processes share, is not used."""
         while (count := self._read(memory, start)) < len(memory):
             if count == 0:
-                raise OSError("the file of samples has become shorter")
+                raise OSError("the file of samples was truncated")
             memory, start = memory[count:], start + count
 
     def _read(self, memory: memoryview, start: int) -> int:
         if _PREADV is not None:
-            return int(_PREADV(self._number, (memory,), start))
+            return int(_PREADV(self._descriptor, (memory,), start))
         with self._lock:
             self.raw.seek(start)
             return int(self.raw.readinto(memory))
 
     def write(self, memory: memoryview, start: int) -> None:
-        """Write these bytes from `start` on."""
+        """Write these bytes from offset `start`."""
         with self._lock:
             self.raw.seek(start)
-            while memory:  # without a buffer a write may be of a part only
+            while memory:  # an unbuffered write may be partial
                 memory = memory[self.raw.write(memory) :]
 
 
-def _inherited(handle: Any) -> _File:
-    """The file in a process that was given it."""
+def _file_from_descriptor(handle: Any) -> _File:
+    """Return the file in a child process that inherited its descriptor."""
     return _File(os.fdopen(handle.detach(), "r+b", buffering=0))
 
 
 class DiskTensor:
-    """(N, …) values in a file of its own that nobody sees and that is gone when the process is.
+    """(N, …) values in an anonymous temporary file that disappears with the process.
 
-    Rows are read when they are asked for, so that memory holds a batch and not the data. Reading is by position and not
-    by mapping: pages of a mapped file count as the process's own until somebody else needs them.
+    Rows are read on demand, so memory holds a batch and not the data. Rows are read by offset and not through a memory
+    map, because the resident pages of a mapped file count towards the memory of the process.
 
-    `positions` are the rows of the file this object stands for: taking some of them copies no sample.
+    `positions` are the rows of the file that this object represents: `take` copies no sample.
     """
 
     def __init__(self, file: _File, sample: tuple[int, ...], dtype: torch.dtype, positions: Tensor) -> None:
@@ -89,18 +94,18 @@ class DiskTensor:
 
     @classmethod
     def empty(cls, rows: int, sample: tuple[int, ...], dtype: torch.dtype, folder: Path) -> DiskTensor:
-        """Room for so many rows, in a nameless file in that folder."""
+        """Return space for this many rows, in an anonymous file in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        file = _File(tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115 (closed below)
+        file = _File(tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115 (closed in _File.__del__)
         file.raw.truncate(rows * math.prod(sample) * dtype.itemsize)
         return cls(file, sample, dtype, torch.arange(rows))
 
     def __reduce__(self) -> Any:
-        return _arrived, (self._file, tuple(self.shape[1:]), self.dtype, self._positions.numpy(), str(self.device))
+        return _unpickle, (self._file, tuple(self.shape[1:]), self.dtype, self._positions.numpy(), str(self.device))
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -114,49 +119,49 @@ class DiskTensor:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def is_floating_point(self) -> bool:
-        """Whether values are floating-point numbers."""
+        """Whether the values are floating-point numbers."""
         return self.dtype.is_floating_point
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, which: slice | Tensor) -> Tensor:
-        """Read rows; they arrive on the device."""
-        return self.arrive(self.read(which))
+        """Read rows and move them to the device."""
+        return self.to_device(self.read(which))
 
     def read(self, which: slice | Tensor) -> Tensor:
-        """Read rows into memory, pinned where they go on to a card, so that the copy need not be waited for."""
-        give_memory_back()
+        """Read rows into host memory, pinned if the device is a GPU, so that the copy to it is asynchronous."""
+        return_freed_memory()
         where = self._positions[which.cpu() if isinstance(which, Tensor) else which]
         pinned = self.device.type == "cuda"
         rows = torch.empty((len(where), *self.shape[1:]), dtype=self.dtype, pin_memory=pinned)
         if len(where):
             memory, size = _bytes(rows), self.row_bytes
-            for first, last, position in _neighbours(where):  # those that lie side by side are read at once
+            for first, last, position in _contiguous_spans(where):
                 self._file.read(memory[first * size : last * size], position * size)
         return rows
 
-    def arrive(self, rows: Tensor) -> Tensor:
-        """Rows that were read, on the device."""
+    def to_device(self, rows: Tensor) -> Tensor:
+        """Move rows that were read to the device."""
         return rows.to(self.device, non_blocking=True)
 
     def __setitem__(self, start: int, rows: Tensor) -> None:
-        """Write rows from position `start` on."""
+        """Write rows from position `start`."""
         self._file.write(_bytes(rows.contiguous()), start * self.row_bytes)
 
-    def mapped(self) -> Tensor:
-        """All rows of the file as a tensor in memory that processes share; what one of them changes is its own."""
+    def memory_map(self) -> Tensor:
+        """Return all rows of the file as a memory-mapped tensor that processes share copy-on-write."""
         size = len(self) * self.row_bytes
         content = mmap.mmap(self._file.raw.fileno(), size, access=mmap.ACCESS_COPY)
         return torch.frombuffer(content, dtype=self.dtype).view(self.shape)
 
     def take(self, positions: Tensor) -> DiskTensor:
-        """The rows at these positions, still on disk."""
+        """Return the rows at these positions, still on disk."""
         taken = DiskTensor(self._file, tuple(self.shape[1:]), self.dtype, self._positions[positions.cpu()])
         return taken.to(self.device)
 
     def to(self, device: torch.device | str) -> DiskTensor:
-        """The same rows, to arrive on another device."""
+        """Return the same rows, to be read onto another device."""
         moved = DiskTensor(self._file, tuple(self.shape[1:]), self.dtype, self._positions)
         moved.device = torch.device(device)
         return moved
@@ -165,50 +170,68 @@ class DiskTensor:
 Samples = Tensor | DiskTensor
 
 
+def sample_memory_bytes(limit_gib: float | None, gpu_free_bytes: int | None = None, concurrent_runs: int = 1) -> int:
+    """Return how many bytes of memory samples may take.
+
+    That is `limit_gib` if given, else half of the free memory (4 GiB is assumed free where the system does not report
+    it). Samples in memory are moved to the GPU, so half of its free memory is a limit too. Concurrent runs hold one
+    copy each and share the limit.
+    """
+    if limit_gib is not None:
+        return int(limit_gib * GIB)
+    free = [DEFAULT_FREE_BYTES]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # Linux: MemAvailable also counts reclaimable caches
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = [1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])]
+    with contextlib.suppress(OSError, ValueError):  # the limit of a container
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(max(0, limit - used))
+    return min([*free, *([] if gpu_free_bytes is None else [gpu_free_bytes])]) // 2 // concurrent_runs
+
+
 def chunk_size(sample: tuple[int, ...]) -> int:
-    """How many samples of this shape are handled at a time."""
-    return max(1, min(CHUNK, MOST_VALUES // max(1, math.prod(sample))))
+    """Return how many samples of this shape are processed at a time."""
+    return max(1, min(MAX_CHUNK_SAMPLES, MAX_CHUNK_VALUES // max(1, math.prod(sample))))
 
 
 def chunks(x: Samples) -> Iterator[Tensor]:
-    """All samples in order, a few at a time; those on disk are read ahead."""
+    """Yield all samples in order, a chunk at a time; samples on disk are prefetched."""
     size = chunk_size(tuple(x.shape[1:]))
-    places = [slice(start, start + size) for start in range(0, len(x), size)]
+    slices = [slice(start, start + size) for start in range(0, len(x), size)]
     if isinstance(x, DiskTensor):
-        with contextlib.closing(ahead(x.read, places)) as read:
-            yield from map(x.arrive, read)
+        with contextlib.closing(prefetch(x.read, slices)) as read:
+            yield from map(x.to_device, read)
     else:
-        yield from map(x.__getitem__, places)
+        yield from map(x.__getitem__, slices)
 
 
 @functools.cache
-def give_memory_back() -> None:
-    """Have the C library return large blocks to the system when they are freed, in whatever process streams samples.
+def return_freed_memory() -> None:
+    """Make the C library return large freed blocks to the system, in every process that streams samples.
 
-    glibc keeps blocks of up to 32 MiB for later by default, and with tensors of that size, aligned as torch asks for,
-    hardly ever finds a kept one that fits: a run over 300 MiB of samples was seen to grow by 1 GiB.
+    By default glibc keeps blocks of up to 32 MiB. It rarely reuses them for tensors with the alignment that torch
+    requests: a run over 300 MiB of samples grew by 1 GiB.
     """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library: there it is as it is
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
-_M_MMAP_THRESHOLD = -3  # of malloc.h
-
-
-def _arrived(
+def _unpickle(
     file: _File, sample: tuple[int, ...], dtype: torch.dtype, positions: NDArray[np.int64], device: str
 ) -> DiskTensor:
-    """The rows in a process that was given their file."""
+    """Return the rows in a child process that inherited their file."""
     return DiskTensor(file, sample, dtype, torch.from_numpy(positions)).to(device)
 
 
 def _bytes(rows: Tensor) -> memoryview:
-    """The memory of rows that are there."""
+    """Return the memory of the rows."""
     return memoryview(rows.numpy().reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
-def _neighbours(where: Tensor) -> Iterator[tuple[int, int, int]]:
-    """Places `first` to `last` whose positions follow each other, and the first of these positions."""
+def _contiguous_spans(where: Tensor) -> Iterator[tuple[int, int, int]]:
+    """Yield spans `first` to `last` of consecutive positions, with the first position: each is one read."""
     breaks = ((where[1:] - where[:-1]) != 1).nonzero()[:, 0] + 1
     ends = [*breaks.tolist(), len(where)]
     starts = [0, *ends[:-1]]

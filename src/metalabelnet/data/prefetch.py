@@ -1,4 +1,4 @@
-"""Reading ahead: while a batch is worked on, a thread reads the next ones."""
+"""Prefetching: a thread reads the next batches while the current one is processed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
 
-AHEAD = 2  # one that waits and one that is being read: more would take memory and save nothing
+PREFETCH_DEPTH = 2  # results: one ready and one being read. More takes memory and saves no time
 
-Place = TypeVar("Place")
-Read = TypeVar("Read")
+Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 
-def ahead(read: Callable[[Place], Read], places: Iterable[Place], most: int = AHEAD) -> Generator[Read, None, None]:
-    """What is read at each place, in order, at most so many before they are asked for.
+def prefetch(
+    read: Callable[[Key], Result], keys: Iterable[Key], depth: int = PREFETCH_DEPTH
+) -> Generator[Result, None, None]:
+    """Yield `read(key)` for each key, in order, computed in a thread at most `depth` results ahead.
 
-    An error of the thread is raised where the result is asked for. The thread is gone when the generator is exhausted
-    or closed, whatever for; what was read in vain by then is forgotten.
+    An exception in the thread is raised where its result is consumed. The thread ends when the generator is exhausted
+    or closed; results read by then and not consumed are discarded.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="reading ahead")
-    waiting: deque[Future[Read]] = deque()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    pending: deque[Future[Result]] = deque()
     try:
-        for place in places:
-            waiting.append(pool.submit(read, place))
-            if len(waiting) > most:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        for key in keys:
+            pending.append(pool.submit(read, key))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)

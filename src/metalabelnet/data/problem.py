@@ -11,17 +11,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The rows of a run, on its device.
+    """The rows of one run, on its device.
 
-    train       with the labels nobody trusts
-    clean       clean rows to learn from
-    validation  clean rows on which the epoch is selected: held out, or the same as `clean`
-    test        rows that decide nothing
-    noise_rate  the share of wrong labels among the training labels, NaN where the truth is unknown
-    has_clean_set  whether the labels of `validation` are clean; without a clean set they are given labels
-    inputs      how samples were made into numbers, where they were not numbers already
-    cells       what stands for the cells or texts they were made of
-    notes       what the reader of the data has to say
+    Attributes
+    ----------
+    train : Rows
+        Training rows with given labels.
+    clean : Rows
+        Clean rows that methods learn from.
+    validation : Rows
+        Clean rows used to select the epoch and to calibrate: a held-out part of the clean set, or the same rows as
+        `clean`.
+    test : Rows
+        Test rows, used for evaluation alone.
+    holds_out : bool
+        Whether `validation` is a held-out part of the clean set. If False, `validation` and `clean` are the same rows.
+    noise_rate : float
+        Share of wrong labels among the training labels; NaN if true labels are unknown.
+    has_clean_set : bool
+        Whether the labels of `validation` are clean. Without a clean set they are given labels.
+    encoder_config : dict or None
+        JSON configuration of the encoder that made the samples; None if the source holds tensors already.
+    cells_digest : str
+        Digest of the table cells or texts the samples were encoded from; "" for other data.
+    notes : tuple of str
+        Messages of the data reader for the user.
     """
 
     train: Rows
@@ -29,9 +43,10 @@ class Problem:
     validation: Rows
     test: Rows
     noise_rate: float
+    holds_out: bool = True
     has_clean_set: bool = True
-    inputs: dict[str, Any] | None = None
-    cells: str = ""
+    encoder_config: dict[str, Any] | None = None
+    cells_digest: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -1,7 +1,7 @@
-"""One reading for several runs: what the runs of a comparison read is read and decoded once.
+"""A cache of data sets for several runs: data that runs share is read and decoded once.
 
-What is large lies in a file without a name that every run maps into its memory, in whatever process it is: it is there
-once, and gone with the last process that has it open, however that one ends. Processes are given it when they start.
+Large samples lie in an anonymous file that every run maps into memory, in whichever process it runs. They exist once
+and disappear when the last process that has the file open ends. Processes inherit the file when they start.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from metalabelnet.data import load
 from metalabelnet.data.benchmarks.download import data_folder
-from metalabelnet.data.disk_tensor import DiskTensor, chunk_size
-from metalabelnet.data.memory_limit import MIB
+from metalabelnet.data.disk_tensor import MIB, DiskTensor, chunk_size
 from metalabelnet.data.rows import DataSet, Rows
 
 if TYPE_CHECKING:
@@ -27,20 +26,23 @@ if TYPE_CHECKING:
     from metalabelnet.data.benchmarks.download import Progress
     from metalabelnet.data.files.reader import ReadOptions
 
-SMALL = 16 * MIB  # samples that go to another process as a copy, without a file
+MAX_PICKLED_BYTES = 16 * MIB  # of samples that are copied to another process without a file
 
 
 class ReadCache:
-    """Reads like `load`, and keeps what it has read last: runs one after the other mostly ask for the same again.
+    """Reads data like `load` and keeps the last data set: consecutive runs mostly read the same one.
 
-    at_a_time  how many runs will hold the samples at the same time
+    Parameters
+    ----------
+    concurrent_runs : int
+        How many runs hold the samples at the same time.
     """
 
-    def __init__(self, at_a_time: int = 1) -> None:
-        self.at_a_time = at_a_time
-        self._asked: Any = None
-        self._kept: dict[str, Any] = {}
-        self._found: dict[Any, Any] = {}
+    def __init__(self, concurrent_runs: int = 1) -> None:
+        self.concurrent_runs = concurrent_runs
+        self._key: Any = None
+        self._data: dict[str, Any] = {}
+        self._computed: dict[Any, Any] = {}
 
     def load(
         self,
@@ -51,73 +53,76 @@ class ReadCache:
         read_options: ReadOptions,
         on_samples: Progress | None = None,
     ) -> DataSet:
-        """The data set, read now or before. What is free on a card decides where samples are put, not what they are."""
-        asked = (name, folder, dataclasses.replace(read_options, card=None))
-        if asked != self._asked:
-            self._asked, self._kept, self._found = None, {}, {}  # room for what comes
-            how = dataclasses.replace(read_options, runs=self.at_a_time)
-            data = load(name, folder, progress, read_options=how, on_samples=on_samples)
-            self._kept = {f.name: _kept(getattr(data, f.name), data_folder(folder)) for f in dataclasses.fields(data)}
-            self._asked = asked
-        return DataSet(**{name: _given(value) for name, value in self._kept.items()})
+        """Return the data set, read now or earlier.
 
-    def once(self, what: Any, find: Callable[[], Tensor]) -> Tensor:
-        """What runs find out about the data they have read, found by the first that asks for it."""
-        if what not in self._found:
-            self._found[what] = find().numpy()
-        return torch.from_numpy(self._found[what])
+        The free GPU memory is no part of the key: it decides where samples are stored, not what they are.
+        """
+        key = (name, folder, dataclasses.replace(read_options, gpu_free_bytes=None))
+        if key != self._key:
+            self._key, self._data, self._computed = None, {}, {}  # free the memory before reading
+            options = dataclasses.replace(read_options, concurrent_runs=self.concurrent_runs)
+            data = load(name, folder, progress, read_options=options, on_samples=on_samples)
+            self._data = {f.name: _pack(getattr(data, f.name), data_folder(folder)) for f in dataclasses.fields(data)}
+            self._key = key
+        return DataSet(**{name: _unpack(value) for name, value in self._data.items()})
 
-    def to_send(self) -> ReadCache:
-        """These readings for a process that is to be started: without what can only be copied and is large."""
-        heavy = any(isinstance(value, _Kept) and value.heavy for value in self._kept.values())
-        return ReadCache(self.at_a_time) if heavy or os.name != "posix" else self
+    def get_or_compute(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
+        """Return a tensor that depends on the current data, computed by the first run that needs it."""
+        if key not in self._computed:
+            self._computed[key] = compute().numpy()
+        return torch.from_numpy(self._computed[key])
+
+    def for_subprocess(self) -> ReadCache:
+        """Return the cache for a process about to start: an empty one if large samples would have to be pickled."""
+        large = any(isinstance(value, _PackedRows) and value.is_large for value in self._data.values())
+        return ReadCache(self.concurrent_runs) if large or os.name != "posix" else self
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept:
-    """Rows as they are kept and sent: arrays, and a file for samples that are many.
+class _PackedRows:
+    """Rows as they are cached and pickled: numpy arrays, and a file for large samples.
 
-    Tensors would not do: torch sends them to another process by way of its own shared memory, which is often small.
+    Tensors are not pickled: torch would send them through shared memory, whose size is often limited.
     """
 
     fields: dict[str, Any]
 
     @property
-    def heavy(self) -> bool:
+    def is_large(self) -> bool:
         x = self.fields["x"]
-        return not isinstance(x, DiskTensor | _Mapped) and x.nbytes > SMALL
+        return not isinstance(x, DiskTensor | _MappedSamples) and x.nbytes > MAX_PICKLED_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mapped:
-    """Samples that memory has room for, in a file."""
+class _MappedSamples:
+    """Samples that fit in memory, in a file that processes map."""
 
     file: DiskTensor
 
 
-def _kept(value: Any, folder: Path) -> Any:
+def _pack(value: Any, folder: Path) -> Any:
     if isinstance(value, Rows):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return _Kept({name: _kept(part, folder) for name, part in fields.items()})
+        return _PackedRows({name: _pack(part, folder) for name, part in fields.items()})
     if not isinstance(value, Tensor):
         return value
-    if value.nbytes > SMALL:
-        with contextlib.suppress(OSError):  # no room on the disk, or a folder that cannot be written to
-            return _Mapped(_written(value, folder))
+    if value.nbytes > MAX_PICKLED_BYTES:
+        with contextlib.suppress(OSError):  # the disk is full, or the folder is read-only
+            return _MappedSamples(_write(value, folder))
     return value.numpy()
 
 
-def _given(value: Any) -> Any:
-    if isinstance(value, _Kept):
-        return Rows(**{name: _given(part) for name, part in value.fields.items()})
-    if isinstance(value, _Mapped):
-        return value.file.mapped()
+def _unpack(value: Any) -> Any:
+    if isinstance(value, _PackedRows):
+        return Rows(**{name: _unpack(part) for name, part in value.fields.items()})
+    if isinstance(value, _MappedSamples):
+        return value.file.memory_map()
     return torch.from_numpy(value) if hasattr(value, "__array__") else value
 
 
-def _written(x: Tensor, folder: Path) -> DiskTensor:
+def _write(x: Tensor, folder: Path) -> DiskTensor:
     sample = tuple(x.shape[1:])
-    stored, size = DiskTensor.empty(len(x), sample, x.dtype, folder), chunk_size(sample)
+    written, size = DiskTensor.empty(len(x), sample, x.dtype, folder), chunk_size(sample)
     for start in range(0, len(x), size):
-        stored[start] = x[start : start + size]
-    return stored
+        written[start] = x[start : start + size]
+    return written

@@ -1,4 +1,4 @@
-"""Rows: samples with the label each was given and, where known, the true one."""
+"""Samples with their given and true labels, and the data sets made of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from metalabelnet.data.disk_tensor import DiskTensor, Samples
 from metalabelnet.errors import InputError
 
 UNLABELED = -1
-NO_LABEL = ("", "-1")  # the same among names
-LARGEST = 2e18  # of a sample's numbers: squares of a batch are summed in single precision, which ends at 3e38
+UNLABELED_NAMES = ("", "-1")  # "no label" where labels are strings
+MAX_ABS_VALUE = 2e18  # of a feature: squares are summed over a batch in float32, which overflows at 3e38
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Samples and their labels, all tensors on one device (samples that memory does not hold: on disk).
+    """Samples and their labels. All tensors are on one device; samples too large for memory are on disk.
 
-    x        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables; floating point of
-             any other shape is what the network reads, as it is
-    given    (N,) int64: the label nobody trusts; −1 where there is none
-    true     (N,) int64: the right label where it is known; −1 elsewhere
-    index    (N,) int64: the sample's number in the data it came from
-    classes  the names of the classes
-    ids      the sample's name in the data it came from
+    Attributes
+    ----------
+    x : Tensor or DiskTensor
+        (N, channels, height, width) uint8 for images, (N, columns) floating point for tables. Floating-point samples of
+        any other shape are passed to the network unchanged.
+    given : Tensor
+        (N,) int64, the given (possibly wrong) labels; −1: unlabeled.
+    true : Tensor
+        (N,) int64, the true labels; −1 where the true label is unknown.
+    index : Tensor
+        (N,) int64, the position of each sample in the data it came from.
+    classes : tuple of str
+        Class names; label k is the class `classes[k]`.
+    ids : tuple of str
+        The id of each sample in the data it came from.
     """
 
     x: Samples
@@ -43,11 +51,11 @@ class Rows:
 
     @property
     def is_image(self) -> bool:
-        """Whether a sample is an image (otherwise a row of numbers)."""
+        """Whether samples are images (4-dimensional)."""
         return self.x.ndim == 4
 
     def take(self, positions: Tensor) -> Rows:
-        """The rows at these positions, in this order."""
+        """Return the rows at these positions, in this order."""
         where = positions.to(self.x.device)
         return dataclasses.replace(
             self,
@@ -58,80 +66,95 @@ class Rows:
             ids=tuple(self.ids[i] for i in positions.tolist()),
         )
 
-    def and_then(self, others: Rows) -> Rows:
-        """These rows and then the others, all in memory."""
+    def concat(self, others: Rows) -> Rows:
+        """Return these rows followed by the others, in memory."""
         both: dict[str, Any] = {
             name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("x", "given", "true", "index")
         }
         return dataclasses.replace(self, **both, ids=(*self.ids, *others.ids))
 
-    def with_given(self, given: Tensor) -> Rows:
-        """The same samples with other given labels."""
+    def with_given_labels(self, given: Tensor) -> Rows:
+        """Return the same samples with other given labels."""
         check_labels(given, len(self.classes), "given labels")
         return dataclasses.replace(self, given=given.to(self.given.device))
 
     def to(self, device: torch.device | str) -> Rows:
-        """The same rows on another device."""
+        """Return the same rows on another device."""
         moved = {name: getattr(self, name).to(device) for name in ("x", "given", "true", "index")}
         return dataclasses.replace(self, **moved)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What a reader gives: training rows, and test and clean rows where the source has them.
+    """Training rows, with test rows and a clean set where the source has them.
 
-    checked  (N,) int64: the right labels of training rows that a person has checked, −1 elsewhere; None: of none
-    inputs   how a sample becomes numbers, as JSON holds it; None where the source has numbers already
-    cells    what stands for the cells or texts that numbers were made of; "" where none were
-    notes    what the person should hear: what was guessed, left out, found twice
-    listed   how many samples training rows are numbered among, with those that are clean or left out; 0: they are all
+    Attributes
+    ----------
+    name : str
+        The name of the data set.
+    train : Rows
+        Training rows.
+    test : Rows or None
+        Test rows; None if the source has no test part.
+    clean : Rows or None
+        Clean rows that are not among the training rows.
+    clean_labels : Tensor or None
+        (N,) int64, the clean labels of training rows that belong to the clean set, −1 elsewhere; None: no row does.
+    encoder_config : dict or None
+        JSON configuration of the encoder that made the samples; None if the source holds tensors already.
+    cells_digest : str
+        Digest of the table cells or texts the samples were encoded from; "" for other data.
+    notes : tuple of str
+        Messages for the user: what was guessed, left out or duplicated.
+    total_samples : int or None
+        The number of samples `train.index` refers to, including those that are clean or left out; None: `len(train)`.
     """
 
     name: str
     train: Rows
     test: Rows | None = None
     clean: Rows | None = None
-    checked: Tensor | None = None
-    inputs: dict[str, Any] | None = None
-    cells: str = ""
+    clean_labels: Tensor | None = None
+    encoder_config: dict[str, Any] | None = None
+    cells_digest: str = ""
     notes: tuple[str, ...] = ()
-    listed: int = 0
+    total_samples: int | None = None
 
     @property
-    def samples(self) -> int:
-        """How many samples the index of the training rows counts."""
-        return self.listed or len(self.train)
+    def index_size(self) -> int:
+        """The number of samples that `train.index` refers to."""
+        return len(self.train) if self.total_samples is None else self.total_samples
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
+        """The class names."""
         return self.train.classes
 
 
 def check_labels(labels: Tensor, classes: int, what: str) -> None:
-    """Refuse labels that are neither −1 (unlabeled) nor a class number."""
+    """Raise InputError for labels that are neither −1 (unlabeled) nor a class number."""
     wrong = (labels < UNLABELED) | (labels >= classes)
     if wrong.any():
-        at = int(wrong.nonzero()[0, 0])
+        row = int(wrong.nonzero()[0, 0])
         raise InputError(
-            f"{what}: row {at} has label {int(labels[at])}; labels are 0 to {classes - 1}, or -1 for unlabeled"
+            f"{what}: row {row} has label {int(labels[row])}; labels are 0 to {classes - 1}, or -1 for unlabeled"
         )
 
 
-def check_numbers(x: Tensor, what: str, start: int = 0) -> None:
-    """Refuse what no network can compute with: NaN, infinite and very large numbers. Rows are counted from `start`."""
+def check_values(x: Tensor, what: str, start: int = 0) -> None:
+    """Raise InputError for NaN, infinite and very large features. Row numbers in the message count from `start`."""
     if x.numel() == 0:
         return
-    low, high = map(float, x.aminmax())  # NaN where there is one
-    if low >= -LARGEST and high <= LARGEST:
+    low, high = map(float, x.aminmax())  # NaN if any value is NaN
+    if low >= -MAX_ABS_VALUE and high <= MAX_ABS_VALUE:
         return
-    wrong = ~(x.abs() <= LARGEST)
-    at = int(wrong.flatten(1).any(1).nonzero()[0, 0])
-    value = float(x[at][wrong[at]][0])
-    told = "a value that is NaN or infinite; fill it in or leave the row out"
+    wrong = ~(x.abs() <= MAX_ABS_VALUE)
+    row = int(wrong.flatten(1).any(1).nonzero()[0, 0])
+    value = float(x[row][wrong[row]][0])
+    problem = "a value that is NaN or infinite; fill it in or leave the row out"
     if math.isfinite(value):
-        told = f"{value:g}, and a network reads numbers up to {LARGEST:g}: scale them down, or leave the row out"
-    raise InputError(f"{what}: row {start + at} has {told}")
+        problem = f"the value {value:g}; values up to {MAX_ABS_VALUE:g} are allowed: rescale them, or leave the row out"
+    raise InputError(f"{what}: row {start + row} has {problem}")
 
 
 def make_rows(
@@ -144,18 +167,18 @@ def make_rows(
     ids: tuple[str, ...] | None = None,
     index: Tensor | None = None,
 ) -> Rows:
-    """Build checked rows, by default numbered from 0. `what` names them in errors (a file, a data set's part)."""
+    """Return validated rows, numbered from 0 by default. `what` names them in error messages."""
     if len(x) == 0:
         raise InputError(f"{what}: there are no samples")
     if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim >= 2 and x.is_floating_point()):
         raise InputError(
-            f"{what}: samples are uint8 images (N, channels, height, width) or floating-point numbers such as tables "
-            f"(N, columns), not {x.dtype} of shape {tuple(x.shape)}"
+            f"{what}: samples must be uint8 images (N, channels, height, width) or floating-point arrays such as "
+            f"tables (N, columns), not {x.dtype} of shape {tuple(x.shape)}"
         )
     if len(given) != len(x):
         raise InputError(f"{what}: {len(x)} samples but {len(given)} labels")
     if isinstance(x, Tensor):
-        check_numbers(x, what)
+        check_values(x, what)
     true = torch.full_like(given, UNLABELED) if true is None else true
     check_labels(given, len(classes), f"{what}, labels")
     check_labels(true, len(classes), f"{what}, true labels")

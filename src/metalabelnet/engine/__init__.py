@@ -1,7 +1,14 @@
-"""Running a method's steps: as they are written, or recorded, compiled and replayed. Both do the same."""
+"""Execution of a method's steps: eagerly, or traced, compiled and replayed. Both compute the same values."""
 
 from __future__ import annotations
 
-from metalabelnet.engine.engine import Engine, EngineFallback, drained, tensor_cores, untried
+from metalabelnet.engine.cuda import tf32_and_cudnn_benchmark, wait_for_device, without_cudnn_benchmark
+from metalabelnet.engine.engine import Engine, EngineFallback
 
-__all__ = ["Engine", "EngineFallback", "drained", "tensor_cores", "untried"]
+__all__ = [
+    "Engine",
+    "EngineFallback",
+    "tf32_and_cudnn_benchmark",
+    "wait_for_device",
+    "without_cudnn_benchmark",
+]

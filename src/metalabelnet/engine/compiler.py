@@ -1,104 +1,84 @@
-"""A recording as fused kernels, by PyTorch's compiler.
+"""Compilation of a traced step to fused kernels by PyTorch's compiler, Inductor.
 
-Compiling takes a minute for a whole iteration of phase 2, so that nothing is compiled twice: runs of one process
-that record the same share it, and other processes find it on disk, in the compiler's own folder.
+Compiling a whole iteration of phase 2 takes about a minute, so nothing is compiled twice: runs of one process with the
+same graph share the result, and other processes find it in Inductor's cache on disk.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
-import threading
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
 
-from metalabelnet.engine import hopper, materialize
+from metalabelnet.engine import materialize, torch_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-Step = Callable[..., Tensor]
+CompiledStep = Callable[..., Tensor]
+OPTIONS: dict[str, Any] = {
+    "assert_indirect_indexing": False,  # batches index existing rows only: kernels need no bounds check
+    "reorder_for_locality": False,  # keeps independent expressions adjacent, so that they are fused
+    # Recompute cheap expressions of values that a kernel reads anyway (a normalized activation): do not store them.
+    "realize_reads_threshold": 12,
+    "realize_opcount_threshold": 50,
+    "inplace_buffers": False,  # kernels that write where they read took a third longer
+}
 
-
-@contextmanager
-def importing_beside(*, on: bool) -> Iterator[None]:
-    """Import PyTorch's compiler, which takes seconds, beside what is done meanwhile."""
-    beside = threading.Thread(target=_import_compiler, daemon=True)
-    if on:
-        beside.start()
-    try:
-        yield
-    finally:
-        if on:
-            beside.join()
+_compiled: dict[Any, CompiledStep] = {}
 
 
-def _import_compiler() -> None:
-    with suppress(Exception):  # whatever it is, it comes up again where the compiler is used
-        importlib.import_module("torch._inductor.compile_fx")
-
-
-_compiled: dict[Any, Step] = {}
-
-
-def compiled(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Step:
-    """The graph compiled for tensors of the form of these, or what was made of the same graph before."""
+def get_compiled(graph: fx.GraphModule, examples: Sequence[Tensor]) -> CompiledStep:
+    """Return the graph compiled for tensors like these, from an earlier call if the graph is the same."""
     key = (graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in examples))
     if key not in _compiled:
         _compiled[key] = compile_graph(graph, examples)
     return _compiled[key]
 
 
-def compile_graph(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Step:
-    """Compile for tensors of the form of these."""
+def compile_graph(graph: fx.GraphModule, examples: Sequence[Tensor]) -> CompiledStep:
+    """Compile a graph for tensors like these."""
+    load = torch_private.load
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # what the compiler thinks of its own parts
-        from torch._functorch.compile_utils import fx_graph_cse
-        from torch._guards import TracingContext, tracing
-        from torch._inductor import config
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        warnings.simplefilter("ignore")  # Inductor's deprecation warnings about itself
+        compile_fx, compile_fx_inner = load("compile_fx"), load("compile_fx_inner")
+        fx_graph_cse, tracing, tracing_context = load("fx_graph_cse"), load("tracing"), load("TracingContext")
+        materialize.register_inductor_lowering()
 
-        materialize.teach_compiler()
-
-        def without_repeats(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-            # By now nothing in the graph works in place, so that equal expressions are equal values.
+        def merge_and_compile(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+            # The graph is functional at this point: equal expressions have equal values and can be merged.
             merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
             merged.meta.update(inner.meta)
             return compile_fx_inner(merged, inputs, **options)
 
-        # The rows of a batch were drawn from the rows there are: no kernel need check them. What is quick to compute
-        # of numbers that a kernel reads anyway (a normalised activation) is computed again rather than stored. And
-        # what a recording computes side by side stays there: to be joined is worth more than to be near its reader.
-        options: dict[str, Any] = {"assert_indirect_indexing": False, "reorder_for_locality": False}
-        options |= {"realize_reads_threshold": 12, "realize_opcount_threshold": 50}
-        options |= {"inplace_buffers": False}  # kernels that write where they read took a third longer
-        options |= {"post_grad_custom_pre_pass": _our_part()}
-        shapes = FakeTensorMode(shape_env=ShapeEnv())  # without them the compiler neither keeps nor finds anything
-        given = [shapes.from_tensor(tensor, static_shapes=True) for tensor in examples]
-        with config.patch(options), tracing(TracingContext(shapes)):
-            own = fx.GraphModule(graph, copy.deepcopy(graph.graph))  # the compiler works on what it is given
-            step: Any = compile_fx(own, given, inner_compile=without_repeats)
+        options = OPTIONS | {"post_grad_custom_pre_pass": _version_marker()}
+        fake_mode = load("FakeTensorMode")(shape_env=load("ShapeEnv")())  # Inductor's cache needs a shape environment
+        inputs = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in examples]
+        with load("inductor_config").patch(options), tracing(tracing_context(fake_mode)):
+            own_copy = fx.GraphModule(graph, copy.deepcopy(graph.graph))  # the compiler changes the graph it is given
+            step: Any = compile_fx(own_copy, inputs, inner_compile=merge_and_compile)
     return step  # type: ignore[no-any-return]
 
 
-def _our_part() -> Any:
-    """Changes nothing; names our part in compiling, so that nothing kept on disk outlives a change of it."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+def source_files() -> list[str]:
+    """Return the files of the engine that a compiled step depends on."""
+    return sorted(map(str, Path(__file__).parent.rglob("*.py")))
 
-    class OurPart(CustomGraphPass):
+
+def _version_marker() -> Any:
+    """Return a graph pass that does nothing, but puts the engine's version into the key of Inductor's disk cache."""
+    get_hash_for_files = torch_private.load("get_hash_for_files")
+
+    class VersionMarker(torch_private.load("CustomGraphPass")):  # type: ignore[misc]
         def __call__(self, graph: fx.Graph) -> None:
             pass
 
         def uuid(self) -> Any:
-            forms_of_results = sorted(Path(hopper.__file__).parent.glob("*.py"))
-            return get_hash_for_files((__file__, str(materialize.__file__), *map(str, forms_of_results)))
+            return get_hash_for_files(tuple(source_files()))
 
-    return OurPart()
+    return VersionMarker()

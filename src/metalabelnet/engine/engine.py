@@ -1,217 +1,257 @@
-"""How a method's steps and predictions are run: as they are written, or recorded once and replayed.
+"""Execution of a method's steps and predictions: eagerly, or traced once and replayed.
 
-The eager path is `method.step`, and it is the truth. The recorded path is the same code run in another way:
+The eager path calls `method.step` and is the reference. The traced path runs the same code in another way:
 
-    record   the step runs once while every tensor operation it causes is written down — the samples picked and
-             augmented, forward passes, the backward passes of autograd, the tangents of forward mode, both optimizers
-    compile  the list is cleaned of what was computed twice (the pass that carries tangents repeats parts of the one
-             of step 1) and made into fused kernels; runs that record the same share them (`forms`)
-    replay   the kernels are captured as one CUDA graph, so that a step costs the host a single launch
+    trace    The step runs once while every tensor operation it causes is listed: the selection and augmentation of
+             samples, forward passes, autograd's backward passes, forward-mode tangents, both optimizers.
+    compile  Common subexpressions are merged (the pass with tangents repeats parts of step 1) and the graph is compiled
+             to fused kernels. Runs with the same trace signature share them.
+    replay   The kernels are captured as one CUDA graph, so that a step costs the host a single launch.
 
-What a recording cannot hold sends the run back to the eager path, with the reason: numbers read on the host, control
-flow that depends on data, random numbers drawn within the step (dropout).
+A step that cannot be traced runs eagerly, with a warning that gives the reason. Such steps read values on the host,
+have control flow that depends on data, or draw random numbers (dropout). docs/engine.md follows one block through all
+of this.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor
 
-from metalabelnet.core.forward_pass import low_precision, precision
-from metalabelnet.data.batches import Batch, Picks
+from metalabelnet.core.forward_pass import mixed_precision, mixed_precision_context
+from metalabelnet.data.batches import Batch, BatchPlan
 from metalabelnet.data.disk_tensor import chunk_size
-from metalabelnet.engine import hopper
-from metalabelnet.engine.compiler import compiled
-from metalabelnet.engine.rewrites.batch_counters import count_together
-from metalabelnet.engine.rewrites.operators import Operators
-from metalabelnet.engine.trace_signature import Form, NoForm
+from metalabelnet.engine import torch_private
+from metalabelnet.engine.cuda import (
+    capture_cuda_graph,
+    device_name,
+    exhaustive_cudnn_benchmark,
+    without_cudnn_benchmark,
+)
+from metalabelnet.engine.kernels import select_kernels
+from metalabelnet.engine.trace_signature import NoSignature, TraceSignature
+from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from torch import fx
+
+    from metalabelnet.engine.tracing import TracedStep
     from metalabelnet.methods import Method
+
+MAX_REASON_CHARACTERS = 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PredictionInput:
     """Samples to predict."""
 
     x: Tensor
 
 
-Given = Batch | Picks | Part
+StepInput = Batch | BatchPlan | PredictionInput
 
 
 class EngineFallback(UserWarning):
-    """A method's step could not be recorded, and runs as it is written."""
-
-
-class CannotRecord(Exception):  # noqa: N818
-    """The step does something a recording does not hold."""
+    """A step runs in a slower way than asked for, with the reason."""
 
 
 class Engine:
-    """Runs the steps of one method, and predicts by it.
+    """Run the steps and predictions of one method.
 
-    batch_of   makes the batch of what a step is given; a part of the step, and recorded with it
-    recorded   whether to record: one recording for each phase of the method and shape of batch
-    compiled   whether to compile what was recorded (tests on a CPU replay it as it is)
-    bf16       whether convolutions and linear layers compute in bfloat16; weights stay as they are
-    company    how many runs are on the card at the same time, this one among them
+    Parameters
+    ----------
+    method : Method
+        The method whose `step` and `logits` are executed.
+    make_batch : callable
+        Makes the batch from the inputs of a step. It is a part of the step and traced with it.
+    traced : bool
+        Trace steps and replay them, with one trace for each phase of the method and shape of batch.
+    compile : bool
+        Compile traced steps. Tests on a CPU replay the graph without compiling it.
+    bf16 : bool
+        Compute convolutions and linear layers in bfloat16. Weights keep their type.
+    kernels : {"auto", "cudnn", "hopper"}
+        Which convolution kernels traced steps use; see `select_kernels`.
+    concurrent_runs : int
+        How many runs share the device, this one included.
+    on_fallback : callable, optional
+        Called with `executed()` after each fallback.
+
+    Raises
+    ------
+    InputError
+        If `kernels` is "hopper" and these kernels cannot be used.
     """
 
     def __init__(
         self,
         method: Method,
-        batch_of: Callable[[Any], Batch] = lambda batch: batch,
+        make_batch: Callable[[Any], Batch] = lambda batch: batch,
         *,
-        recorded: bool,
-        compiled: bool = True,
+        traced: bool,
+        compile: bool = True,  # noqa: A002 (the verb for it)
         bf16: bool = False,
+        kernels: str = "auto",
         concurrent_runs: int = 1,
+        on_fallback: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.method, self.batch_of = method, batch_of
-        self.recorded, self.compiled, self.bf16, self.concurrent_runs = recorded, compiled, bf16, concurrent_runs
-        self._replays: dict[Any, Callable[[Given], Tensor]] = {}
+        self.method, self.make_batch = method, make_batch
+        self.traced, self.compile, self.bf16, self.concurrent_runs = traced, compile, bf16, concurrent_runs
+        self.device = next(state_tensors(method.state_dict())).device
+        if kernels == "hopper" and not traced:
+            raise InputError("--kernels hopper cannot be used: steps run eagerly; choose --execution compiled")
+        self.kernels = select_kernels(kernels if traced else "cudnn", self.device, bf16=bf16)
+        self.fallbacks: list[str] = []
+        self._on_fallback = on_fallback
+        self._uses_custom_kernels = False
+        self._replays: dict[Any, Callable[[StepInput], Tensor]] = {}
 
-    def step(self, given: Given) -> Tensor:
-        """One step of the method. Gives its loss, on the device, to be read before the next step."""
-        if not self.recorded:
-            return self._plain(given)
-        key = (self.method.phase(), *(tensor.shape for tensor in _inputs(given)))
+    def step(self, inputs: StepInput) -> Tensor:
+        """Run one step and return its loss, on the device; the next step overwrites it."""
+        if not self.traced:
+            return self._eager_step(inputs)
+        key = (self.method.phase(), *(tensor.shape for tensor in _input_tensors(inputs)))
         if key not in self._replays:
             try:
-                self._replays[key] = self._record(self._plain, given)
-            except Exception as error:  # whatever it was, the eager path will do it, or say it properly
-                self.recorded = False
-                reason = " ".join(str(error).split())[:200]
-                warnings.warn(
-                    f"the step cannot be recorded ({reason}): running it as it is", EngineFallback, stacklevel=2
-                )
-                return self._plain(given)
-        return self._replays[key](given)
+                self._replays[key] = self._make_replay(self._eager_step, inputs)
+            except InputError:
+                raise
+            except Exception as error:
+                self.traced = False
+                self._fall_back(f"the step cannot be traced ({_shorten(error)}): running it eagerly")
+                return self._eager_step(inputs)
+        return self._replays[key](inputs)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The classifier's logits for samples as they are stored, in the precision of the steps.
+        """Return the classifier's logits for samples as they are stored, in the precision of the steps.
 
-        In bfloat16 whole chunks are recorded. The last one is not filled up: a network may normalise by what is in it.
-        In single precision the library tries more kernels for a chunk than their choice gains.
+        In bfloat16, full chunks are traced. A smaller last chunk runs eagerly: it cannot be padded, because a network
+        may normalize by the statistics of its batch. In float32, choosing kernels for a chunk takes longer than it
+        saves.
         """
-        part, whole = Part(x), len(x) == chunk_size(tuple(x.shape[1:]))
-        if not (self.recorded and self.bf16 and whole):
-            with untried():
-                return self._predict(part)
+        inputs, is_full = PredictionInput(x), len(x) == chunk_size(tuple(x.shape[1:]))
+        if not (self.traced and self.bf16 and is_full):
+            with without_cudnn_benchmark():
+                return self._predict(inputs)
         key = ("logits", self.method.phase(), x.shape)
         if key not in self._replays:
             try:
-                self._replays[key] = self._record(self._predict, part)
-            except Exception:  # whatever it was, it costs time alone
+                self._replays[key] = self._make_replay(self._predict, inputs)
+            except InputError:
+                raise
+            except Exception as error:
                 self._replays[key] = self._predict
-        return self._replays[key](part).clone()
+                self._fall_back(f"predictions cannot be traced ({_shorten(error)}): running them eagerly")
+        return self._replays[key](inputs).clone()
 
-    def _plain(self, given: Given) -> Tensor:
-        with low_precision(on=self.bf16):
-            return self.method.step(self.batch_of(given))
+    def executed(self) -> dict[str, Any]:
+        """Return how steps were executed, for `run.json`.
 
-    def _predict(self, given: Given) -> Tensor:
-        assert isinstance(given, Part)
-        with low_precision(on=self.bf16), precision():
-            return self.method.logits(given.x)
+        Returns
+        -------
+        dict
+            execution: "compiled", "traced" (replayed without compiling) or "eager"; kernels: what computes
+            convolutions, "hopper", "cudnn", or "none" on a CPU; fallbacks: the reason of each; device: its name.
+        """
+        custom = self.traced and self._uses_custom_kernels
+        library = "cudnn" if self.device.type == "cuda" else "none"
+        return {
+            "execution": ("compiled" if self.compile else "traced") if self.traced else "eager",
+            "kernels": self.kernels.name if custom else library,
+            "fallbacks": list(self.fallbacks),
+            "device": device_name(self.device),
+        }
 
-    def _record(self, as_written: Callable[[Given], Tensor], given: Given) -> Callable[[Given], Tensor]:
-        static = [_static(tensor) for tensor in _inputs(given)]
-        with unchanged(self.method):
-            recording = self._recording(as_written, given, static)
-            examples = [*recording.tensors, *static]
-            step = compiled(recording.graph, examples) if self.compiled else recording.graph
+    def _fall_back(self, reason: str) -> None:
+        """Warn of a fallback, once for each reason."""
+        if reason in self.fallbacks:
+            return
+        self.fallbacks.append(reason)
+        warnings.warn(reason, EngineFallback, stacklevel=3)
+        if self._on_fallback is not None:
+            self._on_fallback(self.executed())
+
+    def _eager_step(self, inputs: StepInput) -> Tensor:
+        with mixed_precision(enabled=self.bf16):
+            return self.method.step(self.make_batch(inputs))
+
+    def _predict(self, inputs: StepInput) -> Tensor:
+        assert isinstance(inputs, PredictionInput)
+        with mixed_precision(enabled=self.bf16), mixed_precision_context():
+            return self.method.logits(inputs.x)
+
+    def _make_replay(self, eager: Callable[[StepInput], Tensor], inputs: StepInput) -> Callable[[StepInput], Tensor]:
+        """Trace a function of the inputs, compile it, and return a function that replays it."""
+        torch_private.require(compiler=self.compile)
+        from metalabelnet.engine.compiler import get_compiled
+
+        static_inputs = [_allocate_static(tensor) for tensor in _input_tensors(inputs)]
+        with preserve_state(self.method):
+            traced = self._trace(eager, inputs, static_inputs)
+            arguments = [*traced.tensors, *static_inputs]
+            step = get_compiled(traced.graph, arguments) if self.compile else traced.graph
 
             def run() -> Tensor:
                 with torch.no_grad():
-                    return step(*recording.tensors, *static)
+                    return step(*arguments)
 
-            cuda = static[0].is_cuda
+            cuda = static_inputs[0].is_cuda
             if cuda:
-                torch.cuda.synchronize()  # kernels are chosen by their speed here: nothing else should run
-            with all_kernels():
-                loss = run()
+                torch.cuda.synchronize()  # cuDNN benchmark mode times algorithms here: nothing else should run
+            with exhaustive_cudnn_benchmark():
+                result = run()
             if cuda:
-                loss, run = capture(run)
+                result, run = capture_cuda_graph(run)
 
-        def replay(given: Given) -> Tensor:
-            for place, tensor in zip(static, _inputs(given), strict=True):
-                place.copy_(tensor)
-            result = run()
-            return loss if cuda else result
+        def replay(inputs: StepInput) -> Tensor:
+            for static, tensor in zip(static_inputs, _input_tensors(inputs), strict=True):
+                static.copy_(tensor)
+            output = run()
+            return result if cuda else output
 
         return replay
 
-    def _recording(self, as_written: Callable[[Given], Tensor], given: Given, static: Sequence[Tensor]) -> Recording:
-        """That of a run of the same form, on this one's tensors, or one of its own."""
-        form: Form | None = None
-        with suppress(NoForm):
-            form = Form(self.method, self.batch_of, self.bf16, self.concurrent_runs, type(given), list(static))
-        if form is not None and form.form in _recorded:
-            graph, places = _recorded[form.form]
-            return Recording(graph, [form.tensors[place] for place in places])
-        recording = record(as_written, given, static)
-        hopper.in_company(recording.graph, self.concurrent_runs)
-        if form is not None:
-            numbers = {id(tensor): number for number, tensor in enumerate(form.tensors)}
-            if all(id(tensor) in numbers for tensor in recording.tensors):
-                _recorded[form.form] = recording.graph, [numbers[id(tensor)] for tensor in recording.tensors]
-        return recording
+    def _trace(
+        self, eager: Callable[[StepInput], Tensor], inputs: StepInput, static_inputs: Sequence[Tensor]
+    ) -> TracedStep:
+        """Return the trace of an earlier run with the same signature, on this run's tensors, or a new trace."""
+        from metalabelnet.engine.tracing import TracedStep, trace_step
+
+        signature: TraceSignature | None = None
+        with suppress(NoSignature):
+            settings = self.bf16, self.kernels.name, self.concurrent_runs
+            signature = TraceSignature(self.method, self.make_batch, *settings, type(inputs), list(static_inputs))
+        if signature is not None and signature.key in _traces:
+            graph, indices, failures = _traces[signature.key]
+            traced = TracedStep(graph, [signature.tensors[index] for index in indices])
+        else:
+            traced = trace_step(eager, inputs, static_inputs, self.kernels, self.concurrent_runs)
+            failures = list(self.kernels.failures)
+            if signature is not None:
+                index_of = {id(tensor): index for index, tensor in enumerate(signature.tensors)}
+                if all(id(tensor) in index_of for tensor in traced.tensors):
+                    indices = [index_of[id(tensor)] for tensor in traced.tensors]
+                    _traces[signature.key] = traced.graph, indices, failures
+        self._uses_custom_kernels |= self.kernels.used_in(traced.graph)
+        for failure in failures:
+            self._fall_back(f"{failure}: convolutions use cuDNN")
+        return traced
 
 
-_recorded: dict[Any, tuple[fx.GraphModule, list[int]]] = {}
-
-
-@contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Let single-precision products on CUDA run as TF32, and cuDNN choose its kernels by trying, for a while."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
-
-
-@contextmanager
-def all_kernels() -> Iterator[None]:
-    """Let cuDNN try every kernel it has for a convolution, not the ten it thinks best of."""
-    cudnn = torch.backends.cudnn
-    before, cudnn.benchmark_limit = cudnn.benchmark_limit, 0
-    try:
-        yield
-    finally:
-        cudnn.benchmark_limit = before
+_traces: dict[Any, tuple[fx.GraphModule, list[int], list[str]]] = {}  # by signature: graph, its tensors, failures
 
 
 @contextmanager
-def untried() -> Iterator[None]:
-    """Let cuDNN take the kernels it thinks best: a few passes are done before all would have been tried."""
-    cudnn = torch.backends.cudnn
-    before, cudnn.benchmark = cudnn.benchmark, False
-    try:
-        yield
-    finally:
-        cudnn.benchmark = before
-
-
-@contextmanager
-def unchanged(method: Method) -> Iterator[None]:
-    """Give every tensor of the method's state its value back at the end: recording runs the step for real."""
-    tensors = list(_tensors(method.state()))
+def preserve_state(method: Method) -> Iterator[None]:
+    """Restore every tensor of the method's state at the end: tracing runs the step for real."""
+    tensors = list(state_tensors(method.state_dict()))
     before = [tensor.clone() for tensor in tensors]
     try:
         yield
@@ -221,100 +261,25 @@ def unchanged(method: Method) -> Iterator[None]:
                 tensor.copy_(value)
 
 
-def _inputs(given: Given) -> list[Tensor]:
-    """The tensors a step is given."""
-    return [value for value in vars(given).values() if isinstance(value, Tensor)]
-
-
-def _static(tensor: Tensor) -> Tensor:
-    """A place of its own for an input of the recording."""
-    images = tensor.is_cuda and tensor.ndim == 4
-    return tensor.clone(memory_format=torch.channels_last if images else torch.preserve_format)
-
-
-def _tensors(state: Any) -> Iterator[Tensor]:
+def state_tensors(state: Any) -> Iterator[Tensor]:
+    """Yield all tensors of a nested state."""
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, dict):
         for value in state.values():
-            yield from _tensors(value)
+            yield from state_tensors(value)
 
 
-@dataclasses.dataclass(frozen=True)
-class Recording:
-    """Every tensor operation of a step, as a graph over the method's own tensors and what the step is given."""
-
-    graph: fx.GraphModule
-    tensors: list[Tensor]
+def _input_tensors(inputs: StepInput) -> list[Tensor]:
+    return [value for value in vars(inputs).values() if isinstance(value, Tensor)]
 
 
-def record(step: Callable[[Given], Tensor], given: Given, inputs: Sequence[Tensor]) -> Recording:
-    """Run a step and write down what it does."""
-    names = [name for name, value in vars(given).items() if isinstance(value, Tensor)]
-
-    def on_tensors(*tensors: Tensor) -> Tensor:
-        changed: dict[str, Any] = dict(zip(names, tensors, strict=True))
-        return step(dataclasses.replace(given, **changed))
-
-    gc.freeze()  # what was there before need not be looked through
-    try:
-        module = _traced(on_tensors, inputs)
-        gc.collect()  # what tracing leaves in circles holds every activation of the step, and the whole run
-    finally:
-        gc.unfreeze()
-    module.graph.eliminate_dead_code()
-    for node in module.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags:
-            raise CannotRecord(f"it draws random numbers ({node.target})")
-    return _lifted(module)
+def _allocate_static(tensor: Tensor) -> Tensor:
+    """Return memory for an input of a replayed step; a CUDA graph reads its inputs from fixed addresses."""
+    is_cuda_image = tensor.is_cuda and tensor.ndim == 4
+    return tensor.clone(memory_format=torch.channels_last if is_cuda_image else torch.preserve_format)
 
 
-def _traced(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """The step on these inputs as a graph, in our own operators."""
-    table = Operators(tensor_cores=inputs[0].is_cuda).table
-    # Every node notes the form of its result as a fake tensor. Without one mode for all, each makes its own.
-    with tracing(TracingContext(FakeTensorMode())):
-        return make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
-
-
-def _lifted(module: fx.GraphModule) -> Recording:
-    """Make the tensors a graph has come to hold its first arguments: nothing of one run stays in it."""
-    found: dict[int, tuple[fx.Node, Tensor]] = {}
-    first = next(iter(module.graph.nodes))
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr":
-            tensor = getattr(module, node.target)
-            if id(tensor) not in found:
-                with module.graph.inserting_before(first):
-                    found[id(tensor)] = module.graph.placeholder(f"own_{len(found)}"), tensor
-            node.replace_all_uses_with(found[id(tensor)][0])
-            module.graph.erase_node(node)
-    count_together(module.graph)
-    hopper.without_idle_totals(module.graph)
-    return Recording(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in found.values()])
-
-
-def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Any]]:
-    """One CUDA graph of all kernels of a run: where the loss will be, and how to replay."""
-    # A stream of its own: what libraries use as workspace belongs to the stream of the capture, and two graphs replayed
-    # at the same time must not share it.
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):  # libraries allocate their workspaces on first use, which a capture does not allow
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=beside):
-        loss = run()
-    return loss, graph.replay
-
-
-def drained(device: torch.device) -> Iterator[None]:
-    """Wait until the card has done what it was given, in turns, so that others can go on giving it work."""
-    if device.type == "cuda":
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-        while not done.query():  # type: ignore[no-untyped-call]
-            yield
+def _shorten(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())[:MAX_REASON_CHARACTERS]

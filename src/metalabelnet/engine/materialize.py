@@ -1,7 +1,7 @@
-"""A mark in a recording: the compiler is to have these numbers stored, however quick to compute.
+"""An operator that tells the compiler to store a tensor, however cheap it is to compute.
 
-A compiler that joins kernels computes again what costs little, in every kernel that reads it. Where that is done for
-every pixel (a channel's constants, the pixel that won a window) reading is cheaper.
+Inductor fuses kernels and recomputes cheap expressions in every kernel that reads them. For values that every pixel
+reads (a channel's constants, the position of a window's maximum), reading the stored value is faster.
 """
 
 from __future__ import annotations
@@ -11,33 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metalabelnet.engine import torch_private
 
-def kept(x: Tensor) -> Tensor:
-    """The same numbers."""
-    same: Tensor = _kept(x)
+
+def materialize(x: Tensor) -> Tensor:
+    """Return the same values, marked to be stored in memory by the compiler."""
+    same: Tensor = _materialize(x)
     return same
 
 
-@torch.library.custom_op("metalabelnet::kept", mutates_args=())
-def _kept(x: Tensor) -> Tensor:
+@torch.library.custom_op("metalabelnet::materialize", mutates_args=())
+def _materialize(x: Tensor) -> Tensor:
     return x.clone()
 
 
-@_kept.register_fake
+@_materialize.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def teach_compiler() -> None:
-    """Tell inductor what the mark means."""
-    from torch._inductor.ir import ExternKernel, get_stride_order
-    from torch._inductor.lowering import register_lowering
-    from torch._inductor.virtualized import V
+def register_inductor_lowering() -> None:
+    """Define the operator for Inductor."""
+    extern_kernel, v = torch_private.load("ExternKernel"), torch_private.load("V")
+    get_stride_order = torch_private.load("get_stride_order")
 
     def store(x: Any) -> Any:
         x.realize()
-        # In the order the recording has them: left to itself the compiler may turn channels last into channels first.
-        order = get_stride_order(V.graph.current_node.meta["val"].stride())
-        return ExternKernel.require_stride_order(x, order)
+        # Keep the strides of the traced graph: Inductor may otherwise turn channels last into channels first.
+        order = get_stride_order(v.graph.current_node.meta["val"].stride())
+        return extern_kernel.require_stride_order(x, order)
 
-    register_lowering(torch.ops.metalabelnet.kept.default)(store)
+    torch_private.load("register_lowering")(torch.ops.metalabelnet.materialize.default)(store)

@@ -1,15 +1,15 @@
-"""The form of a run: all that its recorded step can depend on, without the tensors' numbers.
+"""The signature of a step: everything its trace can depend on, without the values of tensors.
 
-Recording a step takes seconds, and runs that differ by their seed or noise alone record the same. What a step can read
-is in the method and in what makes its batches. Both are gone through, attribute by attribute, down to
+Tracing a step takes seconds, and runs that differ only in their seed or noise have the same trace. A step can read the
+method and what makes its batches. Both are walked, attribute by attribute, down to
 
-    numbers, names, types   as they are
-    tensors                 shape, strides, type, device; the tensor itself is listed
-    functions               their code, and what they close over
+    numbers, strings, types   as they are
+    tensors                   shape, strides, type, device; the tensor itself is listed
+    functions                 their code, and what they close over
 
-Two runs of one form have the same list of tensors, place by place, and one recording serves both. Whatever is of no
-known kind makes a run a form of its own. Left out is what no recorded step reads: what makes networks, seeds (a
-recording holds no random numbers), the samples' names and what plans are drawn from.
+Two runs with the same signature list their tensors in the same order, so that one trace serves both. An object of an
+unknown kind has no signature, and its step is traced on its own. `IGNORED_ATTRIBUTES` are not read by any traced step:
+network factories, seeds (a trace holds no random numbers), sample ids, and what batches are planned from.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NOT_READ = {"make_net", "seed", "ids", "_labeled"}
-AS_IT_IS: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, enum.Enum, type)
-AS_IT_IS += (torch.dtype, torch.device, torch.memory_format, torch.layout)
-AS_IT_IS += (types.BuiltinFunctionType, types.ModuleType, types.CodeType)
+IGNORED_ATTRIBUTES = {"make_net", "seed", "ids", "_labeled"}
+ATOMIC_TYPES: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, enum.Enum, type)
+ATOMIC_TYPES += (torch.dtype, torch.device, torch.memory_format, torch.layout)
+ATOMIC_TYPES += (types.BuiltinFunctionType, types.ModuleType, types.CodeType)
 
 
-class NoForm(Exception):  # noqa: N818
-    """Something of a kind that is not known."""
+class NoSignature(Exception):  # noqa: N818
+    """An object is of a kind that has no signature."""
 
 
-class Form:
-    """The form of some things, and the tensors found on the way, each once."""
+class TraceSignature:
+    """The signature of some objects (`key`), and the tensors in them, each once (`tensors`)."""
 
-    def __init__(self, *things: Any) -> None:
+    def __init__(self, *objects: Any) -> None:
         self.tensors: list[Tensor] = []
-        self._met: dict[int, tuple[int, Any]] = {}  # the thing is kept, so that no other comes to have its id
-        self.form = tuple(self._of(thing) for thing in things)
+        self._visited: dict[int, tuple[int, Any]] = {}  # holds the object, so that no other gets its id
+        self.key = tuple(self._describe(item) for item in objects)
 
-    def _of(self, thing: Any) -> Any:
-        if isinstance(thing, AS_IT_IS):
-            return type(thing), thing
-        if id(thing) in self._met:
-            return "met", self._met[id(thing)][0]
-        self._met[id(thing)] = len(self._met), thing
-        if isinstance(thing, Tensor):
-            self.tensors.append(thing)
-            where = thing.dtype, thing.device, thing.requires_grad
-            return type(thing), tuple(thing.shape), thing.stride(), *where, self._inside(thing)
-        return type(thing), self._inside(thing)
+    def _describe(self, item: Any) -> Any:
+        if isinstance(item, ATOMIC_TYPES):
+            return type(item), item
+        if id(item) in self._visited:
+            return "visited", self._visited[id(item)][0]
+        self._visited[id(item)] = len(self._visited), item
+        if isinstance(item, Tensor):
+            self.tensors.append(item)
+            layout = tuple(item.shape), item.stride(), item.dtype, item.device, item.requires_grad
+            return type(item), *layout, self._describe_content(item)
+        return type(item), self._describe_content(item)
 
-    def _inside(self, thing: Any) -> Any:
-        if isinstance(thing, Tensor):
-            return self._attributes(getattr(thing, "__dict__", {}))
-        if isinstance(thing, types.FunctionType):
-            cells = tuple(self._of(cell.cell_contents) for cell in thing.__closure__ or ())
-            return thing.__code__, cells, self._of(thing.__defaults__), self._of(thing.__kwdefaults__)
-        if isinstance(thing, types.MethodType):
-            return self._of(thing.__func__), self._of(thing.__self__)
-        if isinstance(thing, functools.partial):
-            return self._of(thing.func), self._of(thing.args), self._of(thing.keywords)
-        if isinstance(thing, (list, tuple)):
-            return tuple(self._of(item) for item in thing)
-        if isinstance(thing, (set, frozenset)):
-            return frozenset(self._of(item) for item in thing)
-        if isinstance(thing, dict):
-            return tuple((self._of(key), self._of(value)) for key, value in thing.items())
-        if hasattr(thing, "__dict__"):
-            return self._attributes(vars(thing))
-        raise NoForm(f"{type(thing).__name__} is of no known form")
+    def _describe_content(self, item: Any) -> Any:
+        if isinstance(item, Tensor):
+            return self._describe_attributes(getattr(item, "__dict__", {}))
+        if isinstance(item, types.FunctionType):
+            cells = tuple(self._describe(cell.cell_contents) for cell in item.__closure__ or ())
+            return item.__code__, cells, self._describe(item.__defaults__), self._describe(item.__kwdefaults__)
+        if isinstance(item, types.MethodType):
+            return self._describe(item.__func__), self._describe(item.__self__)
+        if isinstance(item, functools.partial):
+            return self._describe(item.func), self._describe(item.args), self._describe(item.keywords)
+        if isinstance(item, (list, tuple)):
+            return tuple(self._describe(part) for part in item)
+        if isinstance(item, (set, frozenset)):
+            return frozenset(self._describe(part) for part in item)
+        if isinstance(item, dict):
+            return tuple((self._describe(key), self._describe(value)) for key, value in item.items())
+        if hasattr(item, "__dict__"):
+            return self._describe_attributes(vars(item))
+        raise NoSignature(f"an object of type {type(item).__name__} has no signature")
 
-    def _attributes(self, attributes: dict[str, Any]) -> Any:
-        found = [(name, value) for name, value in attributes.items() if name not in NOT_READ]
-        # PyTorch keeps a module's hooks by numbers that count all hooks there ever were.
-        numbered = [name for name, value in found if "_hooks" in name and isinstance(value, dict)]
-        return tuple((name, self._of([*value.values()] if name in numbered else value)) for name, value in found)
+    def _describe_attributes(self, attributes: dict[str, Any]) -> Any:
+        read = [(name, value) for name, value in attributes.items() if name not in IGNORED_ATTRIBUTES]
+        # A module's hooks are stored under a counter that is global to the process: only their order matters.
+        hooks = [name for name, value in read if "_hooks" in name and isinstance(value, dict)]
+        return tuple((name, self._describe([*value.values()] if name in hooks else value)) for name, value in read)

@@ -1,4 +1,4 @@
-"""The estimator. It turns arrays into a run, and what comes out into arrays."""
+"""The scikit-learn estimator: converts arrays to a run, and its result to arrays."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sklearn.utils import _safe_indexing, check_consistent_length, check_random_
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from metalabelnet.core.calibration import at_temperature
+from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import CHUNK
+from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.inputs import (
-    Samples,
+from metalabelnet.estimator.input_validation import (
+    SampleFormat,
     as_column,
-    plain,
+    objects_to_numbers,
+    read_clean_mask,
     read_labels,
-    read_mask,
     read_samples,
-    without_label,
+    unlabeled_mask,
 )
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
-from metalabelnet.train.in_memory import check_net, settle
-from metalabelnet.train.settings import IN_MEMORY, proportions
+from metalabelnet.train.in_memory import check_net, prepare_in_memory
+from metalabelnet.train.settings import IN_MEMORY, scale_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,52 +42,99 @@ if TYPE_CHECKING:
 
     from metalabelnet.labels.label_table import LabelTable
 
-RECORDING_PAYS = 5000  # steps on a card: fewer take less time than compiling them
+MIN_STEPS_TO_COMPILE = 5000  # on a GPU: fewer eager steps take less time than compiling them
 
 
 class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier for labels nobody trusts, some of which were checked.
+    """Classifier for noisy labels with a small clean set.
+
+    Samples are a table (N, features) or images (N, height, width), (N, channels, height, width) or
+    (N, height, width, channels). Images in uint8 are scaled to [−1, 1]; everything else is standardized and converted
+    to float32. For tables with a named network, predictions are computed in float64 on the CPU, so that the prediction
+    of a sample does not depend on the other samples of the call.
 
     Parameters
     ----------
-    method         how it learns, one of those that `metalabelnet methods` lists
-    net            "auto" (by the shape of a sample), the name of a network, a module, or a callable that makes one from
-                   the shape of a sample and the number of classes. A module is copied, and starts from its weights
-    epochs         epochs in all
-    warmup         epochs on the given labels before the method's own; "auto": 11 of 30
-    batch_size     samples in a batch; "auto": 64, fewer where an epoch would have less than 16 steps, 8 at least
-    rate           the classifier's learning rate
-    lr_milestones     epochs at which the rate drops to a tenth; "auto": after each third
-    momentum       the classifier's momentum
-    weight_decay   the classifier's weight decay
-    augment        of images of bytes: none, crop, flip-crop
-    standardize    whether columns, or channels of floating-point images, get mean 0 and standard deviation 1
-    channels       which place of (N, ., ., .) holds the channels: "first", "last", or "auto": the one with 1, 3 or 4
-    head           name of the module's last linear layer; None: found by itself
-    settings       the method's own settings by name, such as {"beta": 0.001}
-    random_state   a whole number, for the same result every time; a generator of numpy; None: another one each time
-    device         auto, cpu, cuda, …
-    engine         eager, recorded (compiled and replayed, on CUDA), or auto: recorded on CUDA for long runs
+    method : str, default "metalabelnet"
+        Training method. `metalabelnet methods` lists them.
+    net : str, nn.Module or callable, default "auto"
+        "auto" (by the shape of a sample), the name of a network, a module, or a callable that takes the shape of a
+        sample and the number of classes and returns a module. A module is copied and training starts from its weights.
+    epochs : int, default 30
+        Number of epochs.
+    warmup : int or "auto", default "auto"
+        Epochs of warm-up on the given labels. "auto": 11 of 30, in proportion to `epochs`.
+    batch_size : int or "auto", default "auto"
+        Batch size. "auto": 64, but at least 16 steps per epoch, and at least 8.
+    lr : float, default 0.02
+        Learning rate of the classifier.
+    lr_milestones : tuple of int or "auto", default "auto"
+        Epochs at which the learning rate drops to a tenth. "auto": after each third of the epochs.
+    momentum : float, default 0.9
+        Momentum of the classifier's SGD.
+    weight_decay : float, default 1e-4
+        Weight decay of the classifier's SGD.
+    augment : {"none", "crop", "flip-crop"}, default "none"
+        Augmentation of uint8 images.
+    standardize : bool, default True
+        Whether columns of a table, or channels of floating-point images, are scaled to mean 0 and standard deviation 1.
+    channels : {"auto", "first", "last"}, default "auto"
+        Which axis of a four-dimensional array has the channels. "auto": the one of length 1, 3 or 4.
+    head : str, optional
+        Name of the last linear layer of a module. Default: detected.
+    settings : mapping, optional
+        Settings of the method by name, such as `{"beta": 0.001}`. `metalabelnet methods METHOD` lists them.
+    random_state : int, RandomState, Generator or None, default None
+        Seed. An integer gives the same result in every call.
+    device : str, default "auto"
+        PyTorch device: "auto", "cpu", "cuda", …
+    execution : {"auto", "eager", "compiled"}, default "auto"
+        "compiled" traces and compiles training steps. "auto": compiled on CUDA for long runs, else eager.
 
     Attributes
     ----------
-    classes_       the classes
-    labels_        the corrected label of each sample of `fit`: the given one where it is trusted
-    suspects_      a mask: whether the given label of each sample is suspected to be wrong
-    history_       a line an epoch
-    summary_       numbers of the selected epoch; `clean_accuracy` is that on the samples that selected it
-    model_         the trained module
-    method_        the method that was trained: another than `method` where there was no clean set
-    samples_       what a sample is: its shape, and the mean and scale of its numbers
-    temperature_   what logits are divided by, found on the clean samples; 1 where there were none
-    n_features_in_, feature_names_in_
+    classes_ : ndarray
+        The classes.
+    labels_ : ndarray
+        The corrected label of each sample of `fit`.
+    suspects_ : ndarray of bool
+        Whether the given label of each sample is suspected to be wrong.
+    history_ : list of dict
+        Metrics of each epoch.
+    summary_ : dict
+        Metrics of the selected epoch. `clean_accuracy` is measured on the clean samples that selected it.
+    model_ : nn.Module
+        The trained network.
+    method_ : str
+        The method that was trained. It differs from `method` if that needs a clean set and none was given.
+    sample_format_ : SampleFormat
+        Shape of a sample, and mean and scale of its values.
+    temperature_ : float
+        Divisor of the logits that calibrates probabilities, fitted on clean samples; 1 without a clean set.
+    n_features_in_ : int
+        Number of features, or of values per image.
+    feature_names_in_ : ndarray of str
+        Names of the features, if `X` has them.
 
-    Samples are tables (N, features) or images: (N, height, width), (N, channels, height, width) or (N, height, width,
-    channels). Images of bytes (uint8) are scaled to [−1, 1], everything else is computed in single precision after
-    standardising. Tables with a network by name predict in double precision, so that a prediction does not depend
-    on the samples beside it.
+    References
+    ----------
+    Görkem Algan and Ilkay Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels",
+    https://arxiv.org/abs/2103.10869
 
-    Without trusted samples a warning (`NoCleanSet`) says what is done instead: see `fit`.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metalabelnet import MetaLabelNetClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(300) % 2
+    >>> X = rng.normal(size=(300, 2)) + 6 * y[:, None]
+    >>> clean_mask = np.arange(300) < 40
+    >>> noisy = np.where(~clean_mask & (rng.random(300) < 0.3), 1 - y, y)
+    >>> clf = MetaLabelNetClassifier(epochs=5, random_state=0, device="cpu").fit(X, noisy, clean_mask=clean_mask)
+    >>> clf.predict([[0.0, 0.0], [6.0, 6.0]]).tolist()
+    [0, 1]
+    >>> bool((clf.labels_ == y).mean() > 0.95)
+    True
     """
 
     def __init__(
@@ -130,101 +177,150 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.execution = execution
 
     def fit(self, X: ArrayLike, y: ArrayLike, clean_mask: ArrayLike | None = None) -> MetaLabelNetClassifier:
-        """Train on samples and labels that may be wrong.
+        """Train on noisy labels.
 
-        y        numbers, where −1 and NaN mean unlabeled; or names, where an empty one, "-1" or None does
-        trusted  a mask: the samples whose label was checked and is right, some of every class. A fifth of them, held
-                 out, selects the epoch (where there is but one of a class, all of them do); the others are the clean
-                 samples that the method learns from. They are not trained on as untrusted ones beside that, unless
-                 there is no other labeled sample
+        Without a clean set, a method that needs one is replaced by truncated GCE on all samples. Any other method is
+        trained as it is, and the given labels of a held-out fifth of the samples select the epoch (with fewer than 50
+        labeled samples: the labels of the training samples). Either way a `NoCleanSetWarning` is issued.
 
-        Without trusted samples a method that needs some is replaced by GCE, truncated, trained on all samples; another
-        method is trained as it is, its epoch selected by the labels of a fifth of the samples, put aside (of fewer
-        than 50 labeled samples: by those it is trained on). Either is said in a warning, `NoCleanSet`.
+        Parameters
+        ----------
+        X : array-like
+            Table or images; see the class.
+        y : array-like of shape (N,)
+            Given labels: numbers, where −1 and NaN mean unlabeled, or strings, where "", "-1" and None do.
+        clean_mask : array-like of bool, shape (N,), optional
+            The samples whose label is correct, at least one per class. A fifth of them is held out to select the epoch
+            (all of them if a class has only one). The method learns from the others as its clean set; they are not
+            used as noisy training samples, unless there are no other labeled samples. To pass it through
+            meta-estimators, use `set_fit_request(clean_mask=True)`.
+
+        Returns
+        -------
+        MetaLabelNetClassifier
+            The fitted estimator.
         """
         x = read_samples(self, X, self.channels, reset=True)
         given, self.classes_ = read_labels(y, type(self).__name__)
         check_consistent_length(x, given)
-        mask = read_mask(clean_mask, given)
-        self.samples_ = Samples.of(x, standardize=self.standardize)
+        mask = read_clean_mask(clean_mask, given)
+        self.sample_format_ = SampleFormat.from_array(x, standardize=self.standardize)
         names = tuple(map(str, self.classes_.tolist()))
-        rows = make_rows(self.samples_.tensor(x), torch.from_numpy(given), classes=names, what="X")
+        rows = make_rows(self.sample_format_.to_tensor(x), torch.from_numpy(given), classes=names, what="X")
 
-        run = self._run(int((given != UNLABELED).sum()))
-        train_rows, clean_set, clean_in_train = _parted(rows, mask)
-        settled = settle(run, train_rows, clean_set, clean_in_train=clean_in_train)
-        net = self._module(run.seed)
+        run = self._build_run(int((given != UNLABELED).sum()))
+        train_rows, clean_set, clean_in_train = _split_clean(rows, mask)
+        prepared = prepare_in_memory(run, train_rows, clean_set, clean_in_train=clean_in_train)
+        net = self._build_net(run.seed)
         if net is not None:
-            check_net(net, settled)
-        result = train(settled.run, net=net, problem=settled.problem)
+            check_net(net, prepared)
+        result = train(prepared.run, net=net, problem=prepared.problem)
 
-        self.method_ = settled.run.method
-        self.temperature_ = float(result.summary["temperature"]) if settled.problem.has_clean_set else 1.0
+        self.method_ = prepared.run.method
+        self.temperature_ = float(result.summary["temperature"]) if prepared.problem.has_clean_set else 1.0
         self.summary_, self.history_, self.model_ = result.summary, result.history, result.model
         if rows.x.ndim == 2 and net is None:
             self.model_.to("cpu", torch.float64)
-        label, self.suspects_ = _corrected(result.labels, given, mask)
+        label, self.suspects_ = _labels_and_suspects(result.labels, given, mask)
         self.labels_ = self.classes_[label]
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The probability of each class, in the order of `classes_`, calibrated on the clean samples."""
+        """Return the probability of each class, calibrated on the clean samples.
+
+        Parameters
+        ----------
+        X : array-like
+            Samples of the same format as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (N, classes)
+            Probabilities in the order of `classes_`.
+        """
         check_is_fitted(self)
         array = read_samples(self, X, self.channels, reset=False)
-        self.samples_.check(array)
-        x = self.samples_.tensor(array)
+        self.sample_format_.check(array)
+        x = self.sample_format_.to_tensor(array)
         weight = next(self.model_.parameters())
         logits = [
-            predict(self.model_, to_input(part.to(weight.device), weight.dtype)) for part in torch.split(x, CHUNK)
+            predict(self.model_, to_input(part.to(weight.device), weight.dtype))
+            for part in torch.split(x, MAX_CHUNK_SAMPLES)
         ]
-        p: NDArray[np.float64] = at_temperature(torch.cat(logits).double(), self.temperature_).cpu().numpy()
+        p: NDArray[np.float64] = softmax_at_temperature(torch.cat(logits).double(), self.temperature_).cpu().numpy()
         return p
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most likely class of each sample."""
-        p = self.predict_proba(X)
-        predicted: NDArray[Any] = self.classes_[p.argmax(1)]
+        """Return the most likely class of each sample.
+
+        Parameters
+        ----------
+        X : array-like
+            Samples of the same format as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (N,)
+            Predicted classes.
+        """
+        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
         return predicted
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The share of labeled samples whose class is predicted: one without a label has no class to find."""
-        if y is not None and (nothing := without_label(as_column(y))).any():
+        """Return the accuracy on the labeled samples; unlabeled samples are ignored.
+
+        Parameters
+        ----------
+        X : array-like
+            Samples of the same format as in `fit`.
+        y : array-like of shape (N,)
+            Labels, unlabeled ones written as in `fit`.
+        sample_weight : array-like of shape (N,), optional
+            Weights of the samples.
+
+        Returns
+        -------
+        float
+            Accuracy from 0 to 1.
+        """
+        if y is not None and (unlabeled := unlabeled_mask(as_column(y))).any():
             check_consistent_length(X, y, sample_weight)
-            if nothing.all():
-                raise InputError("no sample has a label: some must have one to score by")
-            labeled = (~nothing).nonzero()[0]
+            if unlabeled.all():
+                raise InputError("no sample has a label: give at least one labeled sample to score")
+            labeled = (~unlabeled).nonzero()[0]
             X, y = _safe_indexing(X, labeled), _safe_indexing(y, labeled)
             sample_weight = None if sample_weight is None else _safe_indexing(sample_weight, labeled)
-        return float(super().score(X, y if y is None else plain(as_column(y)), sample_weight))
+        return float(super().score(X, y if y is None else objects_to_numbers(as_column(y)), sample_weight))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: the network goes to the processor, so that it can be read where there is no card."""
+        """Return the state for pickle, with the network on the CPU, so that it can be loaded without a GPU."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "model_" in state:
             state["model_"] = copy.deepcopy(state["model_"]).cpu()
         return state
 
-    def _run(self, labeled: int) -> Run:
-        """The settings as a run."""
+    def _build_run(self, labeled: int) -> Run:
+        """Return the parameters as a run."""
         for name in ("epochs", "warmup", "batch_size"):
             value = getattr(self, name)
             if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
-                raise InputError(f"{name}={value!r}: give a whole number{'' if name == 'epochs' else ', or auto'}")
+                raise InputError(f"{name}={value!r}: give an integer{'' if name == 'epochs' else ', or auto'}")
         for name in ("lr", "momentum", "weight_decay"):
             if not isinstance(getattr(self, name), Real):
                 raise InputError(f"{name}={getattr(self, name)!r}: give a number")
         if not isinstance(self.settings, Mapping | None):
             raise InputError(
-                f"settings={self.settings!r}: give the method's settings by name, such as {{'beta': 0.001}}"
+                f"settings={self.settings!r}: give a mapping of the method's settings, such as {{'beta': 0.001}}"
             )
         if isinstance(self.lr_milestones, str) and self.lr_milestones != "auto":
             raise InputError(f"lr_milestones={self.lr_milestones!r}: give epochs, such as (10, 20), or auto")
         epochs = int(self.epochs)
-        auto = proportions(epochs)
+        auto = scale_schedule(epochs)
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
         steps = epochs * max(1, labeled // max(1, size))
         return Run(
             data=IN_MEMORY,
+            data_format="memory",
             method=self.method,
             settings=dict(self.settings or {}),
             net=self.net if isinstance(self.net, str) else "auto",
@@ -237,29 +333,29 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             augment=self.augment,
-            seed=_seed(self.random_state),
+            seed=_seed_from(self.random_state),
             device=self.device,
-            execution="eager" if self.execution == "auto" and steps < RECORDING_PAYS else self.execution,
+            execution="eager" if self.execution == "auto" and steps < MIN_STEPS_TO_COMPILE else self.execution,
         )
 
-    def _module(self, seed: int) -> nn.Module | None:
-        """The user's own network, where there is one: a copy of a module, or what a callable makes."""
+    def _build_net(self, seed: int) -> nn.Module | None:
+        """Return a copy of the user's module, or the module that the user's callable returns; None for a name."""
         if isinstance(self.net, str):
             return None
         if isinstance(self.net, nn.Module):
             return copy.deepcopy(self.net)
         if not callable(self.net):
-            raise InputError(f"net={self.net!r}: give auto, a network's name, a module, or a callable that makes one")
+            raise InputError(f"net={self.net!r}: give auto, a network name, a module, or a callable that returns one")
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(stream_seed(seed, "net", 0))
-            made = self.net(self.samples_.shape, len(self.classes_))
-        if not isinstance(made, nn.Module):
-            raise InputError(f"net={self.net!r} makes {type(made).__name__}, not an nn.Module")
-        return made
+            net = self.net(self.sample_format_.shape, len(self.classes_))
+        if not isinstance(net, nn.Module):
+            raise InputError(f"net={self.net!r} returns {type(net).__name__}: it must return an nn.Module")
+        return net
 
 
-def _seed(state: Any) -> int:
-    """The seed itself, or the next number of a generator."""
+def _seed_from(state: Any) -> int:
+    """Return an integer seed, or a number drawn from a generator."""
     if isinstance(state, Integral):
         return int(state)
     if isinstance(state, np.random.Generator):
@@ -267,10 +363,10 @@ def _seed(state: Any) -> int:
     return int(check_random_state(state).randint(2**31 - 1))
 
 
-def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:
-    """Rows with untrusted labels, clean rows, and whether the clean ones are among the first.
+def _split_clean(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:
+    """Return the training rows, the clean rows, and whether the training rows include the clean rows.
 
-    They are where there is no other labeled row: the first epochs need some.
+    They do if there are no other labeled rows, because warm-up needs some.
     """
     clean_mask = torch.from_numpy(mask)
     if not clean_mask.any():
@@ -282,20 +378,20 @@ def _parted(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, boo
     return rows, clean_set, True
 
 
-def _corrected(
+def _labels_and_suspects(
     table: LabelTable, given: NDArray[np.int64], clean_mask: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The class each sample has after all, and whether its given label is suspect, by a run's label table.
+    """Return the corrected class index of each sample, and whether its given label is a suspect.
 
-    Trusted labels stay, and are not in the table. A sample whose label was put aside to select the epoch is unlabeled
-    there: it is suspect if its corrected label is another.
+    Clean samples keep their label; they are not in the label table. A sample whose label was held out to select the
+    epoch is unlabeled in the table: it is a suspect if its corrected label differs from the given one.
     """
-    rows, verdict = table.rows, table.verdict()
+    rows, decisions = table.rows, table.decisions()
     index = rows.index.cpu().numpy()
     label, suspect = given.copy(), np.zeros(len(given), dtype=bool)
-    label[index], suspect[index] = verdict.label.cpu().numpy(), verdict.suspect.cpu().numpy()
+    label[index], suspect[index] = decisions.label.cpu().numpy(), decisions.suspect.cpu().numpy()
     label[clean_mask] = given[clean_mask]
-    put_aside = given != UNLABELED
-    put_aside[index[(rows.given != UNLABELED).cpu().numpy()]] = False
-    suspect = np.where(put_aside, label != given, suspect) & ~clean_mask
+    held_out = given != UNLABELED
+    held_out[index[(rows.given != UNLABELED).cpu().numpy()]] = False
+    suspect = np.where(held_out, label != given, suspect) & ~clean_mask
     return label, suspect

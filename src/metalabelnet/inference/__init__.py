@@ -1,1 +1,1 @@
-"""What is done with a finished run: load it, predict, relabel other data, export to ONNX."""
+"""Use a finished run: load it, predict, relabel other data, export to ONNX."""

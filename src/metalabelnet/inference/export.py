@@ -1,4 +1,4 @@
-"""A finished run as an ONNX file, checked against the network it came from."""
+"""Export the model of a finished run to ONNX, checked against PyTorch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import metalabelnet
-from metalabelnet.core.calibration import at_temperature
+from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.batches import to_input
-from metalabelnet.errors import InputError, missing_package
+from metalabelnet.errors import InputError, missing_package_error
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.train.checkpoint import write_atomically
 
@@ -26,39 +26,58 @@ if TYPE_CHECKING:
 
     from metalabelnet.methods import Method
 
-TOLERANCE = 1e-4  # of a probability: two implementations of float32 differ in the last digits
-BATCHES = (2, 5)  # the second shows that any number of samples goes through
+MAX_PROBABILITY_DIFFERENCE = 1e-4  # float32 implementations differ in the last digits
+TEST_BATCH_SIZES = (2, 5)  # the second differs from the exported one, to check that the batch size is dynamic
 
 
-class Probabilities(nn.Module):
-    """A method's classifier as one module: samples as they are stored in, calibrated probabilities out."""
+class ProbabilityModel(nn.Module):
+    """A method's classifier from encoded samples to calibrated probabilities."""
 
     def __init__(self, method: Method, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
-        self.net = method.classifier().requires_grad_(requires_grad=False).float()  # in float64 much cannot be run
+        self.net = method.classifier().requires_grad_(requires_grad=False).float()  # many runtimes lack float64
 
     def forward(self, samples: Tensor) -> Tensor:
-        """The probability of each class."""
-        return at_temperature(self.net(to_input(samples, torch.float32)), self.temperature)
+        """Return the probability of each class."""
+        return softmax_at_temperature(self.net(to_input(samples, torch.float32)), self.temperature)
 
 
-def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
-    """Write the model of a run as ONNX; give the largest difference to torch in a probability.
+def export_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
+    """Write the model of a run as ONNX.
 
-    Input `samples`: uint8 images (N, channels, height, width), or float32 rows as inputs.json encodes them. Output
-    `probabilities` (N, classes). The metadata tell the classes and how a sample becomes the input.
+    The input `samples` is uint8 images (N, channels, height, width), or float32 rows as encoder.json describes them.
+    The output is `probabilities` (N, classes). The metadata of the file has the classes and the preprocessing.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a finished run.
+    target : Path
+        File to write.
+    net : str, optional
+        MODULE:FUNCTION of the user's network, if the run was trained with one.
+
+    Returns
+    -------
+    float
+        Largest difference to PyTorch in a probability.
+
+    Raises
+    ------
+    InputError
+        If a package is missing, or the difference is larger than 1e-4.
     """
     try:
         import onnx
         import onnxruntime
-        import onnxscript  # noqa: F401  (what torch's exporter needs)
+        import onnxscript  # noqa: F401  (required by torch.onnx.export)
     except ImportError as error:
-        raise missing_package("onnx, onnxruntime and onnxscript", "onnx", "exporting to ONNX") from error
+        raise missing_package_error("onnx, onnxruntime and onnxscript", "onnx", "exporting to ONNX") from error
     predictor = Predictor(folder, net=net, device="cpu")
-    module = Probabilities(predictor.method, predictor.files.temperature()).eval()
-    first, second = (_samples(rows, predictor.shape) for rows in BATCHES)
-    with _quiet():
+    module = ProbabilityModel(predictor.method, predictor.files.temperature()).eval()
+    first, second = (_random_samples(rows, predictor.shape) for rows in TEST_BATCH_SIZES)
+    with _without_messages():
         program: Any = torch.onnx.export(
             module,
             (first,),
@@ -73,48 +92,51 @@ def to_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     difference = 0.0
     for x in (first, second):
-        theirs = session.run(None, {"samples": x.numpy()})[0]
-        difference = max(difference, float(np.abs(theirs - module(x).numpy()).max()))
-    if not difference <= TOLERANCE:
-        raise InputError(f"the exported model differs from the run's by {difference:.2g} in a probability: not written")
-    if target.is_symlink() or (target.exists() and not target.is_file()):  # a link or a pipe keeps its place
+        exported = session.run(None, {"samples": x.numpy()})[0]
+        difference = max(difference, float(np.abs(exported - module(x).numpy()).max()))
+    if not difference <= MAX_PROBABILITY_DIFFERENCE:
+        raise InputError(
+            f"the exported model differs from PyTorch by {difference:.2g} in a probability, more than "
+            f"{MAX_PROBABILITY_DIFFERENCE:g}: {target} was not written"
+        )
+    if target.is_symlink() or (target.exists() and not target.is_file()):  # renaming would replace a link or a pipe
         target.write_bytes(content)
     else:
         write_atomically(target, content)
     return difference
 
 
-def _samples(rows: int, shape: tuple[int, ...]) -> Tensor:
-    randomness = torch.Generator().manual_seed(rows)
+def _random_samples(rows: int, shape: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(rows)
     if len(shape) == 3:
-        return torch.randint(0, 256, (rows, *shape), dtype=torch.uint8, generator=randomness)
-    return torch.randn((rows, *shape), generator=randomness)
+        return torch.randint(0, 256, (rows, *shape), dtype=torch.uint8, generator=generator)
+    return torch.randn((rows, *shape), generator=generator)
 
 
 def _metadata(predictor: Predictor) -> dict[str, str]:
-    inputs = predictor.inputs
+    encoder = predictor.encoder
     return {
         "producer": f"metalabelnet {metalabelnet.__version__}",
         "classes": json.dumps(predictor.classes, ensure_ascii=False),
-        "inputs": json.dumps(None if inputs is None else inputs.to_json(), ensure_ascii=False),
-        "preprocessing": HOW["numbers" if inputs is None else inputs.kind],
+        "encoder": json.dumps(None if encoder is None else encoder.to_json(), ensure_ascii=False),
+        "preprocessing": PREPROCESSING["numbers" if encoder is None else encoder.kind],
     }
 
 
-HOW = {
-    "image": "samples: uint8 (N, channels, height, width), RGB or grey. Turn by EXIF, put transparent parts on white, "
-    "resize the whole image to height × width (bicubic). Scaling of the values is part of the model.",
-    "table": "samples: float32 (N, columns), see inputs. A column of numbers: (value − mean) / deviation, 0 where "
-    "missing, then 1 or 0 for missing where gaps is true. A category: a 1 at its place among values, else zeros.",
-    "text": "samples: float32 (N, terms), see inputs. TF-IDF over words and pairs of words in lower case: "
-    "(1 + log count) · idf, scaled to length 1; or the vector of the encoder.",
-    "numbers": "samples: float32 (N, columns), as they were given in the .npz file.",
+PREPROCESSING = {
+    "image": "samples: uint8 (N, channels, height, width), RGB or gray. Rotate by EXIF, put transparent pixels on "
+    "white, resize the whole image to height × width (bicubic). The model scales the values itself.",
+    "table": "samples: float32 (N, columns), see encoder. A numeric column: (value − mean) / deviation, 0 if "
+    "missing, followed by a 0/1 indicator of missing values if gaps is true. A category: one-hot over values.",
+    "text": "samples: float32 (N, terms), see encoder. TF-IDF over lower-case words and bigrams: "
+    "(1 + log count) · idf, scaled to unit length; or the embedding of the encoder.",
+    "numbers": "samples: float32 (N, columns), as in the .npz file.",
 }
 
 
 @contextmanager
-def _quiet() -> Iterator[Any]:
-    """Keep the exporter's remarks to itself: what matters is whether the result is right."""
+def _without_messages() -> Iterator[Any]:
+    """Suppress output and warnings of the exporter; the result is checked afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""The method of a finished run, with the networks it left."""
+"""Load the method of a finished run with its weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.errors import InputError
-from metalabelnet.nets.external import is_users
-from metalabelnet.train.build_method import build
-from metalabelnet.train.prepare import device_of
+from metalabelnet.nets.external import is_user_function
+from metalabelnet.train.build_method import build_method
+from metalabelnet.train.prepare import select_device
 
 if TYPE_CHECKING:
     from metalabelnet.methods import Method
@@ -19,42 +19,51 @@ if TYPE_CHECKING:
 
 
 def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None = None, device: str = "auto") -> Method:
-    """Build the method anew and load its networks.
+    """Build the method of a run and load its weights.
 
-    `rows` take the place of the training rows, where the method is asked about those. A network of the user's own is
-    code, and a run folder must not be able to run any: whoever loads it names it again with `net`.
+    rows  used in place of the training rows, for the method's soft labels; default: placeholders
+    net   MODULE:FUNCTION of the user's network. It must be repeated here, because loading a run folder must not
+          execute code that the folder names.
     """
-    # Noise, device and weights to start from were matters of training: their files and cards need not be here.
+    # Noise, device and pretrained weights matter for training only: their files and GPUs need not exist here.
     run = files.run(noise="none", noise_probs=None, device=device, pretrained=None)
-    about = files.about()
-    if about["own_net"] is not None:
+    metadata = files.metadata()
+    if metadata["own_net"] is not None:
         raise InputError(
-            f"{files.path} was trained with a network of its own ({about['own_net']}), which cannot be rebuilt by "
-            "name: load model.safetensors in Python"
+            f"{files.path} was trained with a module passed in Python ({metadata['own_net']}), which cannot be rebuilt "
+            "by name: load model.safetensors in Python"
         )
-    if len(about["shape"]) == 3 and not about.get("bytes", True):
+    if len(metadata["shape"]) == 3 and not metadata.get("bytes", True):
         raise InputError(
-            f"{files.path} was trained on images that code of its own had made into floating-point numbers: how, the "
-            "folder does not say; load model.safetensors in Python"
+            f"{files.path} was trained on floating-point images, and the folder does not say how they were made from "
+            "image files: load model.safetensors in Python"
         )
-    if is_users(run.net) and run.net != net:
+    if is_user_function(run.net) and run.net != net:
         raise InputError(f"{files.path} was trained with your own network: allow its code to run with --net {run.net}")
-    rows = (_nobody(tuple(about["shape"]), tuple(about["classes"])) if rows is None else rows).to(device_of(run))
+    if rows is None:
+        rows = _placeholder_rows(tuple(metadata["shape"]), tuple(metadata["classes"]))
+    rows = rows.to(select_device(run))
     problem = Problem(
-        train=rows, clean=rows, validation=rows, test=rows, noise_rate=float("nan"), inputs=files.inputs()
+        train=rows,
+        clean=rows,
+        validation=rows,
+        test=rows,
+        holds_out=False,
+        noise_rate=float("nan"),
+        encoder_config=files.encoder_config(),
     )
-    method = build(run, problem)
+    method = build_method(run, problem)
     try:
-        method.load_model(files.model(device_of(run)))
+        method.load_model_state_dict(files.weights(select_device(run)))
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{files.path / 'model.safetensors'} is not the model of this run: {reason}") from error
+        raise InputError(f"{files.path / 'model.safetensors'} does not fit the run: {reason}") from error
     return method
 
 
-def _nobody(shape: tuple[int, ...], classes: tuple[str, ...]) -> Rows:
-    """Two empty samples a class, for a method that is asked about other samples than those it was built with."""
+def _placeholder_rows(shape: tuple[int, ...], classes: tuple[str, ...]) -> Rows:
+    """Return two zero samples per class, to build a method that only predicts other samples."""
     dtype = torch.uint8 if len(shape) == 3 else torch.float32
     labels = torch.arange(2 * len(classes)) % len(classes)
     x = torch.zeros((len(labels), *shape), dtype=dtype)
-    return make_rows(x, labels, true=labels, classes=classes, what="no samples")
+    return make_rows(x, labels, true=labels, classes=classes, what="placeholder samples")

@@ -1,4 +1,4 @@
-"""What a finished run says about new samples, however many there are: they are read, encoded and forgotten."""
+"""Predict new samples with the model of a finished run. Samples are read and encoded in chunks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.core.calibration import at_temperature
+from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.disk_tensor import chunk_size
-from metalabelnet.data.encoders import images
-from metalabelnet.data.encoders.kinds import Images, from_json
-from metalabelnet.data.files import listing, npz_stream, table_file
+from metalabelnet.data.encoders import ImageEncoder, encoder_from_json, images
+from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.errors import InputError
 from metalabelnet.inference.load import load_method
 from metalabelnet.labels.label_table import probability_cells, probability_columns
@@ -24,19 +23,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from metalabelnet.data.encoders.encoder import Inputs
+    from metalabelnet.data.encoders import Encoder
 
-Named = tuple[str, Any]  # a sample's name, and what it is read from
-# Why a run of this kind takes no bare numbers: they may have the right width, and mean something else.
-NAMED_COLUMNS = {
-    "table": "this run was trained on a table, whose columns are found by name and standardised",
-    "text": "this run was trained on texts, which are encoded word by word",
+NamedSample = tuple[str, Any]  # the id of a sample, and its tensor or what it is read from
+# Why a run with this kind of encoder does not accept arrays: their columns may have another meaning.
+NEEDS_TABLE = {
+    "table": "this run was trained on a table, whose columns are identified by name and standardized",
+    "text": "this run was trained on texts, which have to be encoded",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
-    """How new samples are to be read: other columns than those the run was trained on, and what an error does."""
+class PredictOptions:
+    """How new samples are read.
+
+    Parameters
+    ----------
+    image, text, id : str, optional
+        Columns of a table, if they differ from those of the training data.
+    on_error : {"stop", "skip"}, default "stop"
+        What to do when a sample cannot be read.
+    """
 
     image: str | None = None
     text: str | None = None
@@ -45,151 +52,217 @@ class Reader:
 
 
 class Predictor:
-    """The model of a run, with what makes samples into numbers."""
+    """The model of a finished run with its encoder.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a finished run.
+    net : str, optional
+        MODULE:FUNCTION of the user's network, if the run was trained with one. Its code is executed.
+    device : str, default "auto"
+        PyTorch device.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        Class names.
+    shape : tuple of int
+        Shape of an encoded sample.
+
+    Raises
+    ------
+    InputError
+        If the folder is not a finished run, or its network cannot be rebuilt.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> predictor = Predictor(Path("runs/cats"))  # doctest: +SKIP
+    >>> rows = list(predictor.predict([Path("new-images")]))  # doctest: +SKIP
+    """
 
     def __init__(self, folder: Path, *, net: str | None = None, device: str = "auto") -> None:
         self.files = RunFolder(folder)
-        self.files.summary()  # refuses what is not a finished run
-        about, inputs = self.files.about(), self.files.inputs()
-        self.classes, self.shape = tuple(about["classes"]), tuple(about["shape"])
-        self.inputs: Inputs | None = None
-        if inputs is not None:
-            self.inputs = from_json(inputs, folder / "inputs.json")
+        self.files.summary()  # raises InputError if the run is not finished
+        metadata, encoder_config = self.files.metadata(), self.files.encoder_config()
+        self.classes, self.shape = tuple(metadata["classes"]), tuple(metadata["shape"])
+        self.encoder: Encoder | None = None
+        if encoder_config is not None:
+            self.encoder = encoder_from_json(encoder_config, folder / "encoder.json")
         elif len(self.shape) == 3:
-            self.inputs = Images(self.shape, None)
-        if self.inputs is not None and self.inputs.shape != self.shape:
+            self.encoder = ImageEncoder(self.shape, None)
+        if self.encoder is not None and self.encoder.shape != self.shape:
             raise InputError(
-                f"{folder}: inputs.json gives samples of shape {self.inputs.shape}, the model takes {self.shape}"
+                f"{folder}: encoder.json has samples of shape {self.encoder.shape}, but the model needs {self.shape}: "
+                "copy the run folder again"
             )
         self.method = load_method(self.files, net=net, device=device)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """The calibrated probability of each class for samples as they are encoded."""
-        logits = self.method.logits(x.to(self.method.task.train.x.device))
-        return at_temperature(logits, self.files.temperature()).cpu()
+        """Return the calibrated probabilities of encoded samples.
 
-    def header(self) -> list[str]:
-        """The columns of a table of predictions."""
+        Parameters
+        ----------
+        x : Tensor
+            (N, *shape) encoded samples.
+
+        Returns
+        -------
+        Tensor
+            (N, classes), on the CPU.
+        """
+        logits = self.method.logits(x.to(self.method.task.train.x.device))
+        return softmax_at_temperature(logits, self.files.temperature()).cpu()
+
+    def columns(self) -> list[str]:
+        """Return the names of the columns of `predict`."""
         return ["id", "label", "confidence", *probability_columns(self.classes)]
 
-    def rows(
+    def predict(
         self,
         sources: Sequence[Path],
-        reader: Reader,
+        options: PredictOptions = PredictOptions(),  # noqa: B008 (frozen)
         on_samples: Callable[[int, int], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> Iterator[list[str]]:
-        """A row for each sample in these files and folders, which are all looked for before the first is read.
+        """Predict every sample in files and folders. All sources are checked before the first sample is read.
 
-        `on_samples` hears how many are done, of how many (0: unknown).
+        Parameters
+        ----------
+        sources : sequence of Path
+            Images, folders of images, tables or .npz files.
+        options : PredictOptions, optional
+            How samples are read.
+        on_samples : callable, optional
+            Called with the number of samples done and the total (0: unknown).
+        on_failure : callable, optional
+            Called with a message for each sample that is skipped.
+
+        Yields
+        ------
+        list of str
+            A row of `columns`: id, label, confidence and probabilities.
+
+        Raises
+        ------
+        InputError
+            If a source does not fit the run, or a sample cannot be read and `options.on_error` is "stop".
         """
-        total, found = self._find_all(sources, reader)
+        total, samples = self._find_all(sources, options)
         done = 0
         if on_samples is not None:
             on_samples(0, total)
-        for some in _in_chunks(found, chunk_size(self.shape)):
-            names, x = self._encode(some, reader, on_failure)
-            if names:
-                yield from map(self._row, names, self.probabilities(x))
-            done += len(some)
+        for chunk in _split_into_chunks(samples, chunk_size(self.shape)):
+            ids, x = self._encode(chunk, options, on_failure)
+            if ids:
+                yield from map(self._format_row, ids, self.probabilities(x))
+            done += len(chunk)
             if on_samples is not None:
                 on_samples(done, total)
         if not done:
-            raise InputError(f"{', '.join(map(str, sources))}: has no samples; give a file or folder that has some")
+            raise InputError(
+                f"{', '.join(map(str, sources))}: no samples found; give a file or folder that has samples"
+            )
 
     def _encode(
-        self, some: list[Named], reader: Reader, on_failure: Callable[[str], None] | None
+        self, chunk: list[NamedSample], options: PredictOptions, on_failure: Callable[[str], None] | None
     ) -> tuple[list[str], Tensor]:
-        if self.inputs is None or isinstance(some[0][1], torch.Tensor):
-            return [name for name, _ in some], torch.stack([x for _, x in some])
-        named = self.inputs.named
-        names, good = [], []
-        for (name, _), result in zip(some, self.inputs.encode([item for _, item in some]), strict=True):
+        """Return ids and tensors of the samples that can be read."""
+        if self.encoder is None or isinstance(chunk[0][1], torch.Tensor):
+            return [name for name, _ in chunk], torch.stack([x for _, x in chunk])
+        describe = self.encoder.describe_sample
+        ids, encoded = [], []
+        for (name, _), result in zip(chunk, self.encoder.encode([item for _, item in chunk]), strict=True):
             if not isinstance(result, str):
-                names.append(name)
-                good.append(result)
-            elif reader.on_error != "skip":
-                raise InputError(f"{named(name)} {result}; repair it, or leave such samples out with --on-error skip")
+                ids.append(name)
+                encoded.append(result)
+            elif options.on_error != "skip":
+                raise InputError(f"{describe(name)} {result}; repair it, or skip such samples with --on-error skip")
             elif on_failure is not None:
-                on_failure(f"{named(name)} {result}")
-        return names, torch.stack(good) if good else torch.empty(0)
+                on_failure(f"{describe(name)} {result}")
+        return ids, torch.stack(encoded) if encoded else torch.empty(0)
 
-    def _row(self, name: str, p: Tensor) -> list[str]:
+    def _format_row(self, name: str, p: Tensor) -> list[str]:
         values = p.double().numpy()
         best = int(values.argmax())
         return [name, self.classes[best], f"{values[best]:.6f}", *probability_cells(self.classes, values)]
 
-    def _find_all(self, sources: Sequence[Path], reader: Reader) -> tuple[int, Iterable[Named]]:
-        """The samples of all sources. Those of several may have one name: there each has its source in front."""
-        parts = [self._find(source, reader) for source in sources]
+    def _find_all(self, sources: Sequence[Path], options: PredictOptions) -> tuple[int, Iterable[NamedSample]]:
+        """Return the number of samples (0: unknown) and the samples. Ids start with the source if there are several."""
+        parts = [self._find(source, options) for source in sources]
         if len(parts) == 1:
             return parts[0]
         totals = [total for total, _ in parts]
-        named = (
+        samples = (
             (source.as_posix() if source.name == name else f"{source.as_posix()}/{name}", item)
-            for source, (_, found) in zip(sources, parts, strict=True)
-            for name, item in found
+            for source, (_, part) in zip(sources, parts, strict=True)
+            for name, item in part
         )
-        return sum(totals) if all(totals) else 0, named
+        return sum(totals) if all(totals) else 0, samples
 
-    def _find(self, source: Path, reader: Reader) -> tuple[int, Iterable[Named]]:
-        """The samples of a file or folder, and how many there are where that is known."""
-        kind = None if self.inputs is None else self.inputs.kind
+    def _find(self, source: Path, options: PredictOptions) -> tuple[int, Iterable[NamedSample]]:
+        """Return the number of samples of a file or folder (0: unknown), and the samples."""
+        kind = None if self.encoder is None else self.encoder.kind
         if not source.exists():
             raise InputError(f"{source} does not exist: give a file or folder of samples")
         if source.suffix.lower() == ".npz":
-            return self._find_numbers(source, kind)
+            return self._find_arrays(source, kind)
         if kind == "image" and source.is_dir():
             files = listing.image_files(source)
             if not files:
-                raise InputError(f"{source}: has no images (*{', *'.join(images.SUFFIXES)})")
+                raise InputError(f"{source}: no images found (*{', *'.join(images.SUFFIXES)})")
             return len(files), ((file.relative_to(source).as_posix(), file) for file in files)
         if kind == "image" and images.is_image(source):
             return 1, [(source.name, source)]
-        if table_file.is_sheet(source) and self.inputs is not None:
-            for kinds, column in (("image", reader.image), ("text", reader.text)):
-                if column is not None and kind != kinds:
+        if table_file.is_table_file(source) and self.encoder is not None:
+            for option, column in (("image", options.image), ("text", options.text)):
+                if column is not None and kind != option:
                     raise InputError(
-                        f"--{kinds} {column}: this run was trained on {kind}s, not on {kinds}s; leave it out"
+                        f"--{option} {column}: this run was trained on {kind}s, not on {option}s; leave it out"
                     )
-            return 0, self._find_rows(source, reader, self.inputs)
-        what = {"image": "an image, a folder of images, a table of paths", None: "an .npz file"}
-        raise InputError(f"{source}: this run is asked about {what.get(kind, 'a table')}")
+            return 0, self._find_rows(source, options, self.encoder)
+        what = {"image": "an image, a folder of images or a table of paths", None: "an .npz file"}
+        raise InputError(f"{source} cannot be predicted with this run: give {what.get(kind, 'a table')}")
 
-    def _find_numbers(self, source: Path, kind: str | None) -> tuple[int, Iterable[Named]]:
-        if kind in NAMED_COLUMNS:
-            raise InputError(f"{source}: {NAMED_COLUMNS[kind]}; give a table ({', '.join(table_file.SUFFIXES)})")
-        count, shape, pieces = npz_stream.pieces(source, self.classes)
+    def _find_arrays(self, source: Path, kind: str | None) -> tuple[int, Iterable[NamedSample]]:
+        if kind in NEEDS_TABLE:
+            raise InputError(f"{source}: {NEEDS_TABLE[kind]}; give a table ({', '.join(table_file.SUFFIXES)})")
+        count, shape, chunks = npz.stream_samples(source, self.classes)
         if shape != self.shape:
-            raise InputError(f"{source}: samples of shape {shape} do not fit, the model takes {self.shape}")
-        return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(pieces)))
+            raise InputError(f"{source}: samples have shape {shape}, but the model needs {self.shape}")
+        return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(chunks)))
 
-    def _find_rows(self, source: Path, reader: Reader, inputs: Inputs) -> Iterator[Named]:
-        names = table_file.header(source)
-        columns = inputs.columns
-        if reader.image or reader.text:
-            columns = [str(reader.image or reader.text)]
+    def _find_rows(self, source: Path, options: PredictOptions, encoder: Encoder) -> Iterator[NamedSample]:
+        names = table_file.column_names(source)
+        columns = encoder.columns
+        if options.image or options.text:
+            columns = [str(options.image or options.text)]
         elif not columns:  # the run was trained on a folder of images
-            found = listing.find_columns(source, listing.Columns(), None, needs_label=False)
-            if found.kind != "image":
-                raise InputError(f"{source}: which column has the paths of images: {listing.some(names)}? give --image")
-            columns = list(found.samples)
-        taken = set(columns)
-        id_column = reader.id or listing.id_column([name for name in names if name not in taken])
-        wanted = [*columns, *([id_column] if id_column is not None else [])]
-        table_file.find(wanted, names, source)
-        return self._cells(source, wanted, len(columns), inputs)
+            detected = listing.find_columns(source, listing.Columns(), None, needs_label=False)
+            if detected.kind != "image":
+                raise InputError(
+                    f"{source}: no column of image paths detected: choose one with --image from "
+                    f"{listing.shorten_list(names)}"
+                )
+            columns = list(detected.samples)
+        others = [name for name in names if name not in set(columns)]
+        id_column = options.id or listing.id_column(others)
+        all_columns = [*columns, *([id_column] if id_column is not None else [])]
+        table_file.column_positions(all_columns, names, source)  # raises InputError for a missing column
+        return self._read_rows(source, all_columns, len(columns), encoder)
 
     @staticmethod
-    def _cells(source: Path, wanted: list[str], width: int, inputs: Inputs) -> Iterator[Named]:
-        for number, cells in enumerate(table_file.rows(source, wanted)):
-            item = source.parent / cells[0] if inputs.kind == "image" else cells[:width]
-            own = cells[0] if inputs.kind == "image" else str(number)
-            yield (cells[-1] if len(wanted) > width else own), item
+    def _read_rows(source: Path, columns: list[str], width: int, encoder: Encoder) -> Iterator[NamedSample]:
+        """Iterate over the rows of a table: `width` columns of the sample, then perhaps a column of ids."""
+        for number, cells in enumerate(table_file.iterate_rows(source, columns)):
+            item = source.parent / cells[0] if encoder.kind == "image" else cells[:width]
+            default_id = cells[0] if encoder.kind == "image" else str(number)
+            yield (cells[-1] if len(columns) > width else default_id), item
 
 
-def _in_chunks(found: Iterable[Named], size: int) -> Iterator[list[Named]]:
-    """So many at a time, those that are numbers already apart from those that are to be read."""
-    for _, alike in itertools.groupby(found, key=lambda one: isinstance(one[1], torch.Tensor)):
-        while some := list(itertools.islice(alike, size)):
-            yield some
+def _split_into_chunks(samples: Iterable[NamedSample], size: int) -> Iterator[list[NamedSample]]:
+    """Split samples into chunks of at most `size`, each all tensors or all samples to be read."""
+    for _, group in itertools.groupby(samples, key=lambda sample: isinstance(sample[1], torch.Tensor)):
+        while chunk := list(itertools.islice(group, size)):
+            yield chunk

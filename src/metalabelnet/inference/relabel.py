@@ -1,19 +1,19 @@
-"""Labels for data a run has never seen, by the model it left."""
+"""Label other data with the model of a finished run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metalabelnet.core.calibration import at_temperature
+from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data import load
-from metalabelnet.data.files.listing import some
-from metalabelnet.data.files.reader import is_own
+from metalabelnet.data.files.listing import shorten_list
+from metalabelnet.data.files.reader import is_folder_or_table
 from metalabelnet.errors import InputError
 from metalabelnet.inference.load import load_method
-from metalabelnet.inference.predict import NAMED_COLUMNS
+from metalabelnet.inference.predict import NEEDS_TABLE
 from metalabelnet.labels.label_table import LabelTable
-from metalabelnet.labels.metrics import logits_of
+from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -21,27 +21,50 @@ if TYPE_CHECKING:
 
 
 def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable:
-    """The label table of another data set's training rows."""
+    """Return the label table of another data set's training rows.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a finished run.
+    data : str
+        Name of a data set, or path of an .npz file.
+    data_dir : Path, optional
+        Folder with the files of a named data set.
+
+    Returns
+    -------
+    LabelTable
+        Labels by the calibrated classifier. New samples have no snapshots.
+
+    Raises
+    ------
+    InputError
+        If the data does not fit the run.
+    """
     files = RunFolder(folder)
-    about = files.about()
-    if is_own(Path(data)):
-        raise InputError(f"a folder or a table goes to another command: metalabelnet predict {folder} {data}")
-    kind = (files.inputs() or {}).get("kind")
-    if kind in NAMED_COLUMNS:
-        raise InputError(f"{data}: {NAMED_COLUMNS[kind]}; give a table to metalabelnet predict {folder} TABLE")
-    classes = tuple(about["classes"])
+    metadata = files.metadata()
+    if is_folder_or_table(Path(data)):
+        raise InputError(f"{data} is a folder or a table: use metalabelnet predict {folder} {data}")
+    kind = (files.encoder_config() or {}).get("kind")
+    if kind in NEEDS_TABLE:
+        raise InputError(f"{data}: {NEEDS_TABLE[kind]}; use metalabelnet predict {folder} TABLE")
+    classes = tuple(metadata["classes"])
     rows = load(data, data_dir, classes=classes, noisy=True).train
     if rows.classes != classes:
-        raise InputError(f"{data} has the classes {some(rows.classes)}, but {folder} knows {some(classes)}")
-    return label_rows(files, rows)
+        raise InputError(
+            f"{data} has the classes {shorten_list(rows.classes)}, but {folder} has {shorten_list(classes)}: give data "
+            "with the same classes"
+        )
+    return relabel_rows(files, rows)
 
 
-def label_rows(files: RunFolder, rows: Rows) -> LabelTable:
-    """The label table of these rows: new ones have no history, so that it is the calibrated classifier's."""
-    shape, expected = tuple(rows.x.shape[1:]), tuple(files.about()["shape"])
+def relabel_rows(files: RunFolder, rows: Rows) -> LabelTable:
+    """Return the label table of these rows by the calibrated classifier of a run."""
+    shape, expected = tuple(rows.x.shape[1:]), tuple(files.metadata()["shape"])
     if shape != expected:
-        raise InputError(f"samples of shape {shape} do not fit {files.path}, which takes {expected}")
+        raise InputError(f"samples of shape {shape} do not fit {files.path}: it needs {expected}")
     method = load_method(files, rows)
     rows = method.task.train
-    p = at_temperature(logits_of(method, rows.x), files.temperature())
+    p = softmax_at_temperature(predict_logits(method, rows.x), files.temperature())
     return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())

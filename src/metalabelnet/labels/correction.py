@@ -1,44 +1,54 @@
-"""What a corrected label is made of.
+"""The label correction rule.
 
-The rule, for a sample x with given label y:
+For a sample x with given label y, and n clean samples:
 
-    p_F(x)      the classifier's features at the first look, with a last layer fitted without y (`refitted`)
-    p_E(x)      the mean of the classifier's probabilities over the epochs 0 to E
-                both to the power 1/t, normalised
-    L_E         the mean cross-entropy of p_E on the n clean samples, with the t that makes it least; and so L_F
-    p           p_F, until a p_E has a lower loss by more than one standard error, then that one, and so on; by more
-                than two where p_E has learned labels by heart: it gives more of the given ones than q has for right
-    q(x, y)     p_F and the given label, by Bayes' rule (`core/posterior.py`); it takes p's place where clean samples
-                that carry a given label too, 30 at least, show a loss lower by more than two. Without these, q of p
-                does where p is right as often by it as on clean samples, within two per cent, and they are enough
-                to tell (a standard error of one at most); it then leaves one label in ten in doubt, whatever T says.
-                Where p was asked about too few, p_F about more, and q of p_F passes: as often as by that one
+    p_F(x)      probabilities from the LOO head refit at the first snapshot: the classifier's features with a last
+                layer fitted without y (`loo_refit`)
+    p_E(x)      mean of the classifier's probabilities over the snapshots of epochs 0 to E
+                p_F and p_E are calibrated: raised to the power 1/t and normalized
+    L_F, L_E    mean cross-entropy of p_F, p_E on the clean samples; t minimizes it
+    p           starts as p_F; each p_E in turn replaces it if its loss is lower by more than one standard error, or by
+                more than two if p_E may have memorized labels: it agrees with more given labels than q expects to be
+                correct
+    q(x, y)     posterior of the true class given p_F and the given label, by Bayes' rule (`core/posterior.py`).
+                If at least 30 clean samples carry a given label, q replaces p where its loss on them is lower by more
+                than two standard errors. If fewer do, q computed from p replaces p, provided that the confidence gap
+                (accuracy − confidence) of p according to q equals its gap on the clean samples within 2 percentage
+                points, and that the clean samples measure the gap with a standard error of at most 1 point. Its T is
+                then mixed with 10 % of p's own confusion. Where p was evaluated on too few clean samples and p_F on
+                more, and q of p_F passes this test, q of p_F gives the gap that p is compared with.
 
     label       argmax p(x)
     confidence  max p(x)
     suspicion   1 − Π_E p_E,y(x)^w_E over all E and F,  Σ w = 1, w_E ∝ exp(−a (L_E − min L)), a = max(√n, n/10)
-    suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)); without clean
-                samples p cannot know how many, and a suspect is a sample whose label is not y
+    suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)). Without clean
+                samples p is not calibrated, and a suspect is a sample whose corrected label is not y.
 
-Why p_F: a network that is large for its data learns labels by heart as soon as it learns the classes, and on clean
-samples that does not show; p_F has not seen the label it is asked about. Why the mean: a network learns what samples
-have in common before it learns single labels by heart, and the mean remembers what it said before. Why standard errors
-(of the difference, sample by sample): of two that clean samples cannot tell apart the earlier is the safer. Why one or
-two: labels learned by heart are seen on training samples. A classifier that has the classes alone agrees with as many
-given labels as are right, or fewer; q, which trusts them rather too much, says how many these can be. For
-suspicion it matters too how late a given label was learned; all means have a part in it, as large as their loss is
-near the least: on the scale of its standard error, 1/√n; from 100 clean samples on by their likelihood, of which ten
-count as one, because what is said of them hangs together. Why the product: it is the mean of −log p_y, the loss of the
-given label, as L_E is that of clean ones. A mean that has learned the label by heart adds no loss, and leaves that of
-the others standing; in a sum of probabilities its p_y near 1 would hide whether the others say 0.01 or 0.0001.
+Reasons:
 
-The clean samples are the held-out ones, and those the method learns from where its weights do not follow their labels.
-Where they do, but not in warm-up, p_F is asked about all of them too, once it is p: for its t, and for what q is worth.
-Not before: with a t from more samples than the others have it would win comparisons that it should lose. The epoch
-selected for the model is the last p_E to be compared: that epoch alone, with its own t. Why q of p_F alone: a mean has
-learned given labels already, which clean samples do not show, and Bayes' rule would count them twice.
+p_F               A network that is large for its data memorizes labels as soon as it learns the classes, and clean
+                  samples do not show it. p_F is computed without the label it is compared with.
+mean over epochs  A network learns what samples have in common before it memorizes single labels; the mean keeps the
+                  early predictions.
+standard errors   They are those of the paired difference. If clean samples cannot tell two candidates apart, the
+                  earlier one is safer.
+one or two        Memorization shows on training samples: a classifier that has only learned the classes agrees with at
+                  most as many given labels as are correct. q, which rather overrates given labels, estimates this
+                  number.
+weights w_E       Suspicion also depends on how late a given label was learned, so all means count, weighted by their
+                  loss: on the scale of its standard error 1/√n, and from 100 clean samples on by their likelihood,
+                  where ten samples count as one because their losses are correlated.
+product           It is the mean of −log p_y, the loss of the given label, as L_E is the loss of clean labels. A mean
+                  that has memorized the label adds no loss and keeps the loss of the others. In a sum of probabilities
+                  its p_y near 1 would hide whether the others have 0.01 or 0.0001.
 
-What was tried beside it and left, with numbers, is in docs/labels.md; benchmarks/labels.py measures what is here.
+The clean samples are the validation samples, and the other clean samples where the classifier is not trained on their
+labels. Where it is, but not during warm-up, p_F is evaluated on all of them once it is chosen as p: for its t and for
+the test of q. Not earlier: with t fitted on more samples than the others have, p_F would win comparisons that it
+should lose. The last candidate compared is the selected epoch alone, with its own t. With labeled clean samples, q is
+computed from p_F only: a mean has already learned given labels, and Bayes' rule would count them twice.
+
+docs/labels.md lists the alternatives that were measured; benchmarks/labels.py measures this rule.
 """
 
 from __future__ import annotations
@@ -48,20 +58,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.posterior import doubted, noise_matrix, off_by, posterior
-from metalabelnet.labels.snapshots import better, candidate, given_probability, log_of
+from metalabelnet.core.posterior import fit_transition_matrix, mix_in_confusion, posterior, posterior_confidence_gap
+from metalabelnet.labels.snapshots import calibrated_distribution, given_probability, is_lower, safe_log
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from metalabelnet.labels.snapshots import Candidate, Clean, Snapshots
+    from metalabelnet.labels.snapshots import CleanLabels, LabelDistribution, Snapshots
 
-APART = 0.02  # by which p may be right more or less often by q than on clean samples
-DOUBT = 0.1  # share of the labels that can be wrong in a way the noise matrix does not know
+MAX_GAP_DIFFERENCE = 0.02  # between the confidence gap of p according to q and on clean samples
+CONFUSION_SHARE = 0.1  # of the labels: wrong in a way that T does not model
 
 
-class Verdict(NamedTuple):
-    """What is said of each sample: (N,) each. A sample without a given label has suspicion NaN and is no suspect."""
+class LabelDecisions(NamedTuple):
+    """Corrected label, confidence, suspicion and suspect flag of each sample, (N,) each.
+
+    A sample without a given label has suspicion NaN and is not a suspect.
+    """
 
     label: Tensor
     confidence: Tensor
@@ -69,74 +82,88 @@ class Verdict(NamedTuple):
     suspect: Tensor
 
 
-def judge(p: Tensor, given: Tensor, suspicion: Tensor | None = None, *, calibrated: bool = True) -> Verdict:
-    """The last four lines of the rule; without a history suspicion is 1 − p_y."""
+def decide_labels(
+    p: Tensor, given: Tensor, suspicion: Tensor | None = None, *, calibrated: bool = True
+) -> LabelDecisions:
+    """Apply the last four lines of the rule. Without snapshots, suspicion is 1 − p_y."""
     confidence, label = p.max(1)
     labeled = given >= 0
-    doubt = 1 - given_probability(p, given)
-    suspicion = torch.where(labeled, doubt if suspicion is None else suspicion, float("nan"))
+    p_wrong = 1 - given_probability(p, given)
+    suspicion = torch.where(labeled, p_wrong if suspicion is None else suspicion, float("nan"))
     if not calibrated:
-        return Verdict(label, confidence, suspicion, labeled & (label != given))
-    expected = round(float(doubt[labeled].double().sum()))
+        return LabelDecisions(label, confidence, suspicion, labeled & (label != given))
+    expected = round(float(p_wrong[labeled].double().sum()))
     order = torch.where(labeled, suspicion, -1.0).argsort(descending=True, stable=True)
     suspect = torch.zeros_like(labeled)
     suspect[order[:expected]] = True
-    return Verdict(label, confidence, suspicion, suspect)
+    return LabelDecisions(label, confidence, suspicion, suspect)
 
 
-def corrected(
-    history: Snapshots, selected: Candidate, given: Tensor, clean: Clean | None = None
-) -> tuple[Candidate, Tensor]:
-    """The selected epoch alone or, unless that is better, the best mean; or q. And the suspicion of all means."""
-    suspicion = history.suspicion()
-    if history.best is None or suspicion is None:
+def correct_labels(
+    snapshots: Snapshots, selected: LabelDistribution, given: Tensor, clean: CleanLabels | None = None
+) -> tuple[LabelDistribution, Tensor]:
+    """Return p or q of the rule for the training rows, and the suspicion from all means.
+
+    selected  the distribution of the selected epoch alone
+    given     given labels of the training rows
+    clean     labels of the clean rows; None without a clean set
+    """
+    suspicion = snapshots.suspicion()
+    if snapshots.best is None or suspicion is None:
         return selected, 1 - given_probability(selected.p, given)
-    found = selected if history.better(selected, history.best, given) else history.best
+    chosen = selected if snapshots.is_better(selected, snapshots.best, given) else snapshots.best
     if clean is None:
-        return found, suspicion
-    if found.refitted and history.fit is not None:
-        found = history.fit
-    asked = clean.asked(found)
-    if not asked.countable:
-        return _with_given_unseen(found, history.fit, given, clean), suspicion
-    if history.fit is None:
-        return found, suspicion
-    with_given = _with_given(history.fit, given, asked)
-    labeled = asked.labeled
-    return (with_given if better(with_given.losses[labeled], found.losses[labeled]) else found), suspicion
+        return chosen, suspicion
+    if chosen.is_refit and snapshots.refit is not None:
+        chosen = snapshots.refit
+    evaluated = clean.evaluated_by(chosen)
+    if not evaluated.enough_labeled:
+        return _posterior_if_consistent(chosen, snapshots.refit, given, clean), suspicion
+    if snapshots.refit is None:
+        return chosen, suspicion
+    q = _posterior_of_refit(snapshots.refit, given, evaluated)
+    labeled = evaluated.labeled
+    return (q if is_lower(q.losses[labeled], chosen.losses[labeled]) else chosen), suspicion
 
 
-def _with_given(fit: Candidate, given: Tensor, clean: Clean) -> Candidate:
-    """The q of the training rows and of these clean ones, with t from them alone where p_F was asked about more."""
-    if (n := len(clean.true)) < len(fit.clean):
-        fit = candidate(log_of(fit.p), log_of(fit.clean[:n]), clean.true, fit.epochs)._replace(refitted=True)
-    T = noise_matrix(fit.p, given)
-    q = posterior(fit.clean, clean.given, T)
-    losses = functional.nll_loss(log_of(q.double()), clean.true, reduction="none")
-    return fit._replace(p=posterior(fit.p, given, T), clean=q, losses=losses, given=True)
+def _posterior_of_refit(refit: LabelDistribution, given: Tensor, clean: CleanLabels) -> LabelDistribution:
+    """Return q of p_F for the training rows and these clean rows; t is fitted again if p_F was fitted on more."""
+    if (n := len(clean.true)) < len(refit.clean_p):
+        refit = calibrated_distribution(safe_log(refit.p), safe_log(refit.clean_p[:n]), clean.true, refit.epochs)
+        refit = refit._replace(is_refit=True)
+    T = fit_transition_matrix(refit.p, given)
+    q = posterior(refit.clean_p, clean.given, T)
+    losses = functional.nll_loss(safe_log(q.double()), clean.true, reduction="none")
+    return refit._replace(p=posterior(refit.p, given, T), clean_p=q, losses=losses, uses_given=True)
 
 
-def _with_given_unseen(found: Candidate, fit: Candidate | None, given: Tensor, clean: Clean) -> Candidate:
-    """Where no clean row says what a given label is worth: the q of p, if p is as good by it as on clean rows.
+def _posterior_if_consistent(
+    chosen: LabelDistribution, refit: LabelDistribution | None, given: Tensor, clean: CleanLabels
+) -> LabelDistribution:
+    """Return q of p if its confidence gap agrees with that on clean rows, else p.
 
-    Where p could be asked about too few of these, and p_F about more: as by the q of p_F, if that one is right.
+    Used where too few clean rows have a given label. If p has too few clean rows to measure the gap and p_F has more,
+    the gap comes from q of p_F, if that is consistent itself.
     """
     labeled = given >= 0
     if not labeled.any():
-        return found
-    expected = clean.told(found)
-    if expected is None and fit is not None and len(fit.losses) > len(found.losses):
-        first = _noise_matrix_if(clean.told(fit), fit.p, given)
-        expected = None if first is None else off_by(posterior(fit.p, given, first)[labeled], found.p[labeled])
-    T = _noise_matrix_if(expected, found.p, given)
+        return chosen
+    gap = clean.confidence_gap(chosen)
+    if gap is None and refit is not None and len(refit.losses) > len(chosen.losses):
+        refit_T = _consistent_transition_matrix(clean.confidence_gap(refit), refit.p, given)
+        if refit_T is not None:
+            gap = posterior_confidence_gap(posterior(refit.p, given, refit_T)[labeled], chosen.p[labeled])
+    T = _consistent_transition_matrix(gap, chosen.p, given)
     if T is None:
-        return found
-    return found._replace(p=posterior(found.p, given, doubted(T, found.p, DOUBT)), given=True)
+        return chosen
+    mixed = mix_in_confusion(T, chosen.p, CONFUSION_SHARE)
+    return chosen._replace(p=posterior(chosen.p, given, mixed), uses_given=True)
 
 
-def _noise_matrix_if(expected: float | None, p: Tensor, given: Tensor) -> Tensor | None:
-    """T, if p is as far off by the q that it makes as expected."""
-    if expected is None:
+def _consistent_transition_matrix(gap: float | None, p: Tensor, given: Tensor) -> Tensor | None:
+    """Return T if the confidence gap of p according to its posterior is close to `gap`, else None."""
+    if gap is None:
         return None
-    T, labeled = noise_matrix(p, given), given >= 0
-    return T if abs(off_by(posterior(p, given, T)[labeled], p[labeled]) - expected) <= APART else None
+    T, labeled = fit_transition_matrix(p, given), given >= 0
+    posterior_gap = posterior_confidence_gap(posterior(p, given, T)[labeled], p[labeled])
+    return T if abs(posterior_gap - gap) <= MAX_GAP_DIFFERENCE else None

@@ -1,4 +1,4 @@
-"""The label table: for every sample the label it was given and the one the run would give it."""
+"""The label table: given label, corrected label, confidence and suspicion of every sample."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metalabelnet.labels.correction import judge
+from metalabelnet.labels.correction import decide_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,21 +17,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data import Rows
-    from metalabelnet.labels.correction import Verdict
+    from metalabelnet.labels.correction import LabelDecisions
 
-MOST_COLUMNS = 50  # classes; beyond, a table has the five most likely and an .npy file all
-TOP = 5
-PIECE = 1 << 16  # rows made into text at once
+MAX_CLASSES_IN_CSV = 50  # beyond, the CSV has the most likely classes only, and an .npy file has all probabilities
+TOP_CLASSES_IN_CSV = 5
+ROWS_PER_CHUNK = 1 << 16  # rows formatted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """A row for each sample.
+    """The corrected labels of a run, one row per training sample.
 
-    `label`, `confidence`, `suspect` and `suspicion` are those of the rule in `correction`. Where no suspicion is known
-    from the history of a run, it is 1 − the probability of the given label; a sample without a label has none. The
-    soft labels of the method, where it makes some, stand beside them; they teach the classifier and are not the better
-    guess. `calibrated` says whether probabilities were, on clean samples.
+    Corrected label, confidence, suspicion and suspect follow the rule in `metalabelnet.labels.correction`.
+
+    Parameters
+    ----------
+    rows : Rows
+        The samples with their given labels.
+    probabilities : Tensor
+        (N, C) probability of each class.
+    suspicion : Tensor, optional
+        (N,) suspicion from the snapshots of the run. Default: 1 − the probability of the given label.
+    soft_labels : Tensor, optional
+        (N, C) soft labels that the method trained the classifier on. They are not corrected labels.
+    calibrated : bool, default True
+        Whether the probabilities were calibrated on clean samples.
     """
 
     rows: Rows
@@ -40,67 +50,67 @@ class LabelTable:
     soft_labels: Tensor | None = None
     calibrated: bool = True
 
-    def verdict(self) -> Verdict:
-        """What the table says of each sample, as tensors."""
-        return judge(self.probabilities, self.rows.given, self.suspicion, calibrated=self.calibrated)
+    def decisions(self) -> LabelDecisions:
+        """Return corrected label, confidence, suspicion and suspect flag of each sample, as tensors."""
+        return decide_labels(self.probabilities, self.rows.given, self.suspicion, calibrated=self.calibrated)
 
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         names = self.rows.classes
-        has_soft = self.soft_labels is not None and len(names) <= MOST_COLUMNS
-        return [*_FIRST, *probability_columns(names), *(f"soft_{name}" for name in names if has_soft)]
+        has_soft = self.soft_labels is not None and len(names) <= MAX_CLASSES_IN_CSV
+        return [*_FIRST_COLUMNS, *probability_columns(names), *(f"soft_{name}" for name in names if has_soft)]
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """The rows, in the order of the columns."""
-        for cells, numbers in zip(self._cells(), self._numbers(), strict=True):
+        """Iterate over the rows; cells are in the order of `columns`."""
+        for cells, numbers in zip(self._first_cells(), self._formatted_numbers(), strict=True):
             yield [*cells, *numbers.split(",")[1:]]
 
     def to_csv(self) -> str:
-        """The table as text."""
+        """Return the table as CSV."""
         lines = _Lines()
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(self.columns())
-        head = lines.pop()
-        writer.writerows(self._cells())
-        rows = zip(lines, self._numbers(), strict=True)
-        return "".join([head, *(f"{line[:-1]}{numbers}\n" for line, numbers in rows)])
+        header = lines.pop()
+        writer.writerows(self._first_cells())
+        rows = zip(lines, self._formatted_numbers(), strict=True)
+        return "".join([header, *(f"{line[:-1]}{numbers}\n" for line, numbers in rows)])
 
-    def _cells(self) -> Iterator[list[Any]]:
-        """Of each row the cells before those that are probabilities alone."""
-        names = [*self.rows.classes, ""]  # the last is what −1 means: no label
+    def _first_cells(self) -> Iterator[list[Any]]:
+        """Iterate over the cells before those of `_formatted_numbers`."""
+        names = [*self.rows.classes, ""]  # index −1, no label, is the empty string
         p = self.probabilities.cpu().double().numpy()
-        verdict = self.verdict()
-        best, suspects, suspicion = (part.tolist() for part in (verdict.label, verdict.suspect, verdict.suspicion))
-        confidence = p[np.arange(len(p)), best].tolist()
+        decisions = self.decisions()
+        label, suspect, suspicion = (x.tolist() for x in (decisions.label, decisions.suspect, decisions.suspicion))
+        confidence = p[np.arange(len(p)), label].tolist()
         given, true = self.rows.given.tolist(), self.rows.true.tolist()
         for i, (index, name) in enumerate(zip(self.rows.index.tolist(), self.rows.ids, strict=True)):
             row = [
                 index,
                 name,
                 names[given[i]],
-                names[best[i]],
+                names[label[i]],
                 f"{confidence[i]:.6f}",
-                int(suspects[i]),
+                int(suspect[i]),
                 "" if given[i] < 0 else f"{suspicion[i]:.6f}",
                 names[true[i]],
             ]
-            if p.shape[1] > MOST_COLUMNS:
+            if p.shape[1] > MAX_CLASSES_IN_CSV:
                 row += probability_cells(self.rows.classes, p[i])
             yield row
 
-    def _numbers(self) -> Iterator[str]:
-        """Of each row all probabilities and soft labels, a comma before each; nothing where there are too many."""
-        if len(self.rows.classes) > MOST_COLUMNS:
+    def _formatted_numbers(self) -> Iterator[str]:
+        """Iterate over probabilities and soft labels of each row, a comma before each; empty for too many classes."""
+        if len(self.rows.classes) > MAX_CLASSES_IN_CSV:
             yield from ("" for _ in range(len(self.rows)))
             return
-        parts = [part for part in (self.probabilities, self.soft_labels) if part is not None]
-        for start in range(0, len(self.rows), PIECE):
-            piece = [part[start : start + PIECE].cpu().double().numpy() for part in parts]
-            yield from decimals(np.concatenate(piece, 1))
+        tables = [table for table in (self.probabilities, self.soft_labels) if table is not None]
+        for start in range(0, len(self.rows), ROWS_PER_CHUNK):
+            chunk = [table[start : start + ROWS_PER_CHUNK].cpu().double().numpy() for table in tables]
+            yield from format_decimals(np.concatenate(chunk, 1))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What does not fit into columns, by file name."""
-        if len(self.rows.classes) <= MOST_COLUMNS:
+        """Return the probabilities and soft labels that are too wide for the CSV, by file name."""
+        if len(self.rows.classes) <= MAX_CLASSES_IN_CSV:
             return {}
         files = {"labels.npy": self.probabilities.cpu().float().numpy()}
         return (
@@ -109,18 +119,19 @@ class LabelTable:
 
 
 class _Lines(list[str]):
-    """What a writer of tables writes, line by line."""
+    """A file-like list: `csv.writer` appends one line per row."""
 
     def write(self, line: str) -> None:
         self.append(line)
 
 
-def decimals(numbers: npt.NDArray[np.float64]) -> list[str]:
-    """Each row with six decimals and a comma before each number: as Python would format them, which takes ten times.
+def format_decimals(numbers: npt.NDArray[np.float64]) -> list[str]:
+    """Return each row as text with six decimals and a comma before each number.
 
-    A million times a number in single precision is exact in double precision, so that both round the same.
+    The result equals `f",{number:.6f}"` and is computed about ten times faster. A float32 times a million is exact in
+    double precision, so both round the same way.
     """
-    if not ((numbers >= 0) & (numbers < 9)).all():  # one digit and a point: others are no probabilities
+    if not ((numbers >= 0) & (numbers < 9)).all():  # the fast path has room for one digit before the point
         return ["".join(f",{number:.6f}" for number in row) for row in numbers.tolist()]
     text = np.empty((*numbers.shape, 9), np.uint8)
     text[..., 0], text[..., 2] = ord(","), ord(".")
@@ -134,18 +145,18 @@ def decimals(numbers: npt.NDArray[np.float64]) -> list[str]:
 
 
 def probability_columns(classes: Sequence[str]) -> list[str]:
-    """The columns of a table for the probabilities of these classes."""
-    if len(classes) > MOST_COLUMNS:
-        return [f"{kind}_{place}" for place in range(1, TOP + 1) for kind in ("class", "p")]
+    """Return the names of the probability columns for these classes."""
+    if len(classes) > MAX_CLASSES_IN_CSV:
+        return [f"{kind}_{place}" for place in range(1, TOP_CLASSES_IN_CSV + 1) for kind in ("class", "p")]
     return [f"p_{name}" for name in classes]
 
 
 def probability_cells(classes: Sequence[str], p: npt.NDArray[np.float64]) -> list[str]:
-    """What stands in these columns for one sample."""
-    if len(classes) > MOST_COLUMNS:
-        order = np.argsort(-p, kind="stable")[:TOP]
+    """Return the cells of `probability_columns` for one sample."""
+    if len(classes) > MAX_CLASSES_IN_CSV:
+        order = np.argsort(-p, kind="stable")[:TOP_CLASSES_IN_CSV]
         return [cell for c in order for cell in (classes[c], f"{p[c]:.6f}")]
     return [f"{value:.6f}" for value in p.tolist()]
 
 
-_FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]
+_FIRST_COLUMNS = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]

@@ -1,8 +1,8 @@
-"""What a classifier's features say of each training row once the row's own label is left out.
+"""LOO head refit: logits of each training row from a last layer fitted without the row's own label.
 
-A network that is large for its data learns labels by heart within a few epochs, and from then on agrees with all of
-them, wrong or right. Its features after the first look tell the classes apart before that: the last layer, fitted to
-the given labels in closed form and for each row without its own (`core/ridge.py`), has nothing to learn by heart.
+A network that is large for its data memorizes labels within a few epochs and then agrees with all of them. Its
+features at the first snapshot already separate the classes. The last layer, fitted to the given labels in closed form
+and for each row without its own label (`core/loo_ridge.py`), cannot memorize that label.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metalabelnet.core.loo_ridge import Moments
+from metalabelnet.core.loo_ridge import RidgeMoments
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.errors import InputError
-from metalabelnet.nets.head import find_head, read_and_given
+from metalabelnet.nets.head import features_and_logits, find_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,42 +26,44 @@ if TYPE_CHECKING:
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.methods import Method
 
-WIDEST = 4096  # features; the sums hold their products with each other
-KEPT = 1 << 26  # features of all rows together, up to which they are computed once
+MAX_FEATURES = 4096  # width of the last layer; the fit holds a matrix of this size squared
+MAX_CACHED_FEATURE_VALUES = 1 << 26  # rows × features; beyond, features are computed twice instead of stored
 
 
-def refitted(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor, Tensor] | None:
-    """Logits of the training rows, each without its own label, and of clean rows, which have no part in the fit.
+def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor, Tensor] | None:
+    """Return LOO logits of the training rows, and logits of clean rows, which are not part of the fit.
 
-    None where there is no last layer to fit, where it is too wide, and for methods that do not read given labels.
+    Return None where the network has no last linear layer, where that layer is too wide, and for methods that do not
+    use given labels.
     """
-    if not method.reads_given or int((train.given >= 0).sum()) < 2:
+    if not method.traits.reads_given or int((train.given >= 0).sum()) < 2:
         return None
-    net = method.reader()
+    net = method.feature_net()
     try:
         name = find_head(net, to_input(train.x[:2], method.task.dtype), len(train.classes), method.task.head)
     except InputError:
         return None
     width = int(net.get_submodule(name).in_features)  # type: ignore[arg-type]
-    if width > WIDEST:
+    if width > MAX_FEATURES:
         return None
 
     def features(x: Samples) -> Iterator[Tensor]:
-        for part in chunks(x):
-            yield read_and_given(net, name, to_input(part, method.task.dtype))[0]
+        for chunk in chunks(x):
+            yield features_and_logits(net, name, to_input(chunk, method.task.dtype))[0]
 
-    keeps = len(train) * width <= KEPT and not isinstance(train.x, DiskTensor)  # samples on disk: memory is short
-    kept = list(features(train.x)) if keeps else None  # they are asked for twice
+    # Samples are on disk where memory is short, so their features are not cached either.
+    use_cache = len(train) * width <= MAX_CACHED_FEATURE_VALUES and not isinstance(train.x, DiskTensor)
+    cache = list(features(train.x)) if use_cache else None
 
-    def labeled() -> Iterator[tuple[Tensor, Tensor]]:
+    def labeled_features() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
-        for v in features(train.x) if kept is None else kept:
+        for v in features(train.x) if cache is None else cache:
             yield v, train.given[start : start + len(v)]
             start += len(v)
 
-    moments = Moments(width, len(train.classes), train.given.device)
-    for v, y in labeled():
+    moments = RidgeMoments(width, len(train.classes), train.given.device)
+    for v, y in labeled_features():
         moments.add(v, y)
     head = moments.fit()
-    left_out = torch.cat([head.logits(v, y) for v, y in labeled()])
-    return left_out, torch.cat([head.logits(v) for rows in clean for v in features(rows.x)])
+    train_logits = torch.cat([head.logits(v, y) for v, y in labeled_features()])
+    return train_logits, torch.cat([head.logits(v) for rows in clean for v in features(rows.x)])

@@ -1,7 +1,7 @@
-"""A warning where a run has learned its labels by heart, so that its label table corrects next to nothing.
+"""A check for memorized labels: a label table that corrects far fewer labels than the clean samples show to be wrong.
 
-The rule behind the table is held to clean samples, on which labels learned by heart do not show. Clean samples that
-carry a given label too tell how many of those are wrong: if the table finds hardly any, it has seen too many epochs.
+The correction rule compares candidates on clean samples, where memorization does not show. Clean samples that carry a
+given label show how many given labels are wrong.
 """
 
 from __future__ import annotations
@@ -16,20 +16,41 @@ if TYPE_CHECKING:
     from metalabelnet.data.problem import Problem
     from metalabelnet.labels.label_table import LabelTable
 
-HARDLY = 0.25  # of the share of wrong labels that the clean samples show at least (95 %)
+MIN_CORRECTED_RATIO = 0.25  # corrected labels / wrong labels; the latter by the lower end of a 95 % CI
 
 
-def by_heart(problem: Problem, table: LabelTable) -> str:
-    """The warning, or nothing."""
-    parts = [problem.clean] if problem.validation is problem.clean else [problem.clean, problem.validation]
-    given, true = (torch.cat([getattr(part, name) for part in parts]) for name in ("given", "true"))
-    checked, wrong = int((given >= 0).sum()), int(((given >= 0) & (given != true)).sum())
+def memorization_warning(problem: Problem, table: LabelTable) -> str:
+    """Return a warning if the run has memorized its given labels, else an empty string.
+
+    Parameters
+    ----------
+    problem : Problem
+        The rows of the run. Clean rows that carry a given label show how many given labels are wrong.
+    table : LabelTable
+        The corrected labels of the run (`Result.labels`).
+
+    Returns
+    -------
+    str
+        A warning if the share of corrected labels is below a quarter of the share of wrong labels among clean rows
+        (lower end of its 95 % Wilson interval). Empty otherwise, and where no clean row carries a given label.
+
+    References
+    ----------
+    Wilson score interval: https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval
+    """
+    parts = [problem.clean, problem.validation] if problem.holds_out else [problem.clean]
+    given, true = (torch.cat([getattr(rows, name) for rows in parts]) for name in ("given", "true"))
+    clean_labeled, clean_wrong = int((given >= 0).sum()), int(((given >= 0) & (given != true)).sum())
     labeled = table.rows.given >= 0
     total = int(labeled.sum())
-    differ = int((labeled & (table.verdict().label != table.rows.given)).sum())
-    if not checked or not total or differ / total >= HARDLY * wilson(wrong, checked)[0]:
+    corrected = int((labeled & (table.decisions().label != table.rows.given)).sum())
+    if not clean_labeled or not total:
+        return ""
+    if corrected / total >= MIN_CORRECTED_RATIO * wilson(clean_wrong, clean_labeled)[0]:
         return ""
     return (
-        f"{differ} of {total} labels differ from the given ones, but {wrong} of {checked} clean samples were given a "
-        "wrong one: the network has learned labels by heart; train for fewer epochs (--epochs, --warmup)"
+        f"{corrected} of {total} corrected labels differ from the given ones, but {clean_wrong} of {clean_labeled} "
+        "clean samples have a wrong given label: the network has memorized labels; train for fewer epochs "
+        "(--epochs, --warmup)"
     )

@@ -1,7 +1,6 @@
-"""What a run says of its samples while it learns.
+"""Snapshots: means of the classifier's probabilities over epochs, compared on clean samples.
 
-The means of the classifier's probabilities over epochs, compared on clean samples, and what all of them say of given
-labels. The rule these are made for, and why, is in `correction`.
+`correction` defines the rule that uses them and gives the reasons.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.calibration import at_temperature, calibrated
-from metalabelnet.core.posterior import noise_matrix, off, posterior
-from metalabelnet.labels.loo_refit import refitted
-from metalabelnet.labels.metrics import logits_of
+from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
+from metalabelnet.core.posterior import clean_confidence_gap, fit_transition_matrix, posterior
+from metalabelnet.labels.loo_refit import loo_logits
+from metalabelnet.labels.metrics import predict_logits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from metalabelnet.data import Rows
@@ -25,238 +26,269 @@ if TYPE_CHECKING:
     from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
 
-LEAST = 1e-12  # a probability that single precision has lost
-STANDARD_ERRORS, BY_HEART = 1.0, 2.0  # by which a loss is to be lower; where labels were learned by heart
-ENOUGH = 10_000_000  # probabilities that tell how many given labels are right; more cost memory
-COUNTABLE = 30  # clean samples with a given label that are enough to tell what it is worth
-TOLD = 0.01  # the standard error up to which clean samples can tell how often p is right
-ALIKE = 10  # clean samples that count as one in suspicion, where there are many
+MIN_PROBABILITY = 1e-12  # keeps logarithms finite
+# By how many standard errors a loss must be lower to replace an earlier one.
+STANDARD_ERRORS = 1.0
+STANDARD_ERRORS_IF_MEMORIZED = 2.0
+MAX_VALUES_FOR_GIVEN_ACCURACY = 10_000_000  # probabilities (rows × classes); beyond, rows are subsampled to save memory
+MIN_LABELED_CLEAN_SAMPLES = 30  # clean samples with a given label that are needed to evaluate given labels
+MAX_GAP_STANDARD_ERROR = 0.01  # largest standard error with which clean samples can measure the confidence gap
+CORRELATED_CLEAN_SAMPLES = 10  # clean samples that count as one independent sample in suspicion
 
 
 def given_probability(p: Tensor, given: Tensor) -> Tensor:
-    """p_y of each sample (of class 0 where there is no label)."""
+    """Return p_y of each sample; of class 0 where there is no given label."""
     return p.gather(1, given.clamp_min(0)[:, None])[:, 0]
 
 
-def log_of(p: Tensor) -> Tensor:
-    """The logarithm, finite where p is 0."""
-    return p.clamp_min(LEAST).log()
+def safe_log(p: Tensor) -> Tensor:
+    """Return log p, finite where p is 0."""
+    return p.clamp_min(MIN_PROBABILITY).log()
 
 
 def clean_rows(method: Method, problem: Problem, epoch: int | None = None) -> tuple[Rows, ...]:
-    """The clean rows that tell how good probabilities are, of this epoch or of any: the held-out ones, then the others.
+    """Return the clean rows on which probabilities can be evaluated: the validation rows, then the other clean rows.
 
-    The others tell nothing once the weights have followed their labels.
+    The other clean rows are left out once the classifier is trained on their labels: in `epoch`, or without an epoch
+    in any epoch of the run.
     """
-    unlearned = method.clean_from is None or (epoch is not None and epoch < method.clean_from)
-    return (
-        (problem.validation, problem.clean)
-        if unlearned and problem.validation is not problem.clean
-        else (problem.validation,)
-    )
+    untrained_on = method.clean_from is None or (epoch is not None and epoch < method.clean_from)
+    return (problem.validation, problem.clean) if untrained_on and problem.holds_out else (problem.validation,)
 
 
-class Clean(NamedTuple):
-    """True classes of clean rows, the held-out ones first, and the labels they were given (−1: none)."""
+class CleanLabels(NamedTuple):
+    """True and given labels of clean rows, validation rows first. A given label of −1 means there is none."""
 
     true: Tensor
     given: Tensor
 
     @property
     def labeled(self) -> Tensor:
-        """Which were given one."""
+        """Mask of the rows that have a given label."""
         return self.given >= 0
 
     @property
-    def countable(self) -> bool:
-        """Whether they are enough to tell what a given label is worth."""
-        return int(self.labeled.sum()) >= COUNTABLE
+    def enough_labeled(self) -> bool:
+        """Whether enough rows have a given label to evaluate given labels on them."""
+        return int(self.labeled.sum()) >= MIN_LABELED_CLEAN_SAMPLES
 
-    def asked(self, found: Candidate) -> Clean:
-        """Those among them that this one was asked about."""
-        n = len(found.losses)
-        return Clean(self.true[:n], self.given[:n])
+    def evaluated_by(self, distribution: LabelDistribution) -> CleanLabels:
+        """Return the rows on which this distribution was evaluated."""
+        n = len(distribution.losses)
+        return CleanLabels(self.true[:n], self.given[:n])
 
-    def told(self, found: Candidate) -> float | None:
-        """How much more often it is right on those than it expects; None where they are too few to tell."""
-        expected, error = off(found.clean, self.asked(found).true)
-        return expected if error <= TOLD else None
+    def confidence_gap(self, distribution: LabelDistribution) -> float | None:
+        """Return accuracy minus confidence on those rows; None where they are too few to measure it."""
+        gap, error = clean_confidence_gap(distribution.clean_p, self.evaluated_by(distribution).true)
+        return gap if error <= MAX_GAP_STANDARD_ERROR else None
 
 
-def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> Clean:
-    """Both labels of the rows that tell how good probabilities are, of this epoch or of any."""
+def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> CleanLabels:
+    """Return true and given labels of `clean_rows`."""
     parts = clean_rows(method, problem, epoch)
-    return Clean(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
+    return CleanLabels(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-def clean_logits(
-    method: Method, problem: Problem, validation: Tensor | None = None, by: Engine | None = None
-) -> tuple[Tensor, Tensor]:
-    """Logits and classes of those rows, of any epoch. Logits of the held-out ones may be known already."""
-    parts = clean_rows(method, problem)
-    validation = logits_of(by or method, problem.validation.x) if validation is None else validation
-    others = [logits_of(by or method, rows.x) for rows in parts[1:]]
-    return torch.cat([validation, *others]), torch.cat([rows.true for rows in parts])
-
-
-class Said(NamedTuple):
-    """What the classifier says in an epoch of which the history takes note: logits of training rows and of clean ones.
-
-    true  the classes of the latter
-    """
+class SnapshotLogits(NamedTuple):
+    """Logits of one epoch: of the training rows and of the rows of `clean_rows`, with the latter's true classes."""
 
     train: Tensor
     clean: Tensor
     true: Tensor
 
 
-def said(method: Method, problem: Problem, validation: Tensor | None = None, by: Engine | None = None) -> Said:
-    """Ask it: by the engine, if there is one. Logits of the held-out rows may be known already."""
-    clean, true = clean_logits(method, problem, validation, by)
-    return Said(logits_of(by or method, problem.train.x), clean, true)
+def snapshot_logits(
+    method: Method, problem: Problem, predictor: Method | Engine | None = None, validation: Tensor | None = None
+) -> SnapshotLogits:
+    """Predict the training rows and the clean rows that can be evaluated in every epoch.
+
+    predictor   computes the logits; the method itself by default
+    validation  logits of the validation rows, where they are computed already
+    """
+    predictor = method if predictor is None else predictor
+    parts = clean_rows(method, problem)
+    if validation is None:
+        validation = predict_logits(predictor, problem.validation.x)
+    others = [predict_logits(predictor, rows.x) for rows in parts[1:]]
+    return SnapshotLogits(
+        train=predict_logits(predictor, problem.train.x),
+        clean=torch.cat([validation, *others]),
+        true=torch.cat([rows.true for rows in parts]),
+    )
 
 
-def better(losses: Tensor, than: Tensor, errors: float = BY_HEART) -> bool:
-    """Whether losses of the same samples are lower by more than so many standard errors of the mean difference."""
+def is_lower(losses: Tensor, than: Tensor, standard_errors: float = STANDARD_ERRORS_IF_MEMORIZED) -> bool:
+    """Return whether paired losses are lower by more than this many standard errors of their mean difference."""
     gain = (than - losses).double()
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-    return float(gain.mean()) > errors * error
+    return float(gain.mean()) > standard_errors * error
 
 
-def sharpness(n: int) -> float:
-    """How sharply n clean samples tell means apart in suspicion: a of the rule."""
-    return max(math.sqrt(n), n / ALIKE)
+def suspicion_scale(n: int) -> float:
+    """Return a of the rule: how strongly a difference in loss on n clean samples weighs in suspicion."""
+    return max(math.sqrt(n), n / CORRELATED_CLEAN_SAMPLES)
 
 
-def expected_right(p: Tensor, given: Tensor) -> float:
-    """The share of given labels that are right by q: the mean of q_y, with p in which the given labels have no part."""
+def expected_given_accuracy(p: Tensor, given: Tensor) -> float:
+    """Return the share of given labels that are correct by q: the mean of q_y. `p` must not depend on `given`."""
     labeled = given >= 0
     p, given = p[labeled], given[labeled]
-    step = max(1, math.ceil(p.numel() / ENOUGH))
+    step = max(1, math.ceil(p.numel() / MAX_VALUES_FOR_GIVEN_ACCURACY))
     p, given = p[::step], given[::step]
-    return float(given_probability(posterior(p, given, noise_matrix(p, given)), given).double().mean())
+    return float(given_probability(posterior(p, given, fit_transition_matrix(p, given)), given).double().mean())
 
 
-def by_heart(p: Tensor, given: Tensor, right: float) -> bool:
-    """Whether p gives more of the given labels than are right."""
+def is_memorized(p: Tensor, given: Tensor, given_accuracy: float) -> bool:
+    """Return whether p agrees with more given labels than are correct."""
     labeled = given >= 0
-    return float((p.argmax(1) == given)[labeled].double().mean()) > right
+    return float((p.argmax(1) == given)[labeled].double().mean()) > given_accuracy
 
 
-class Candidate(NamedTuple):
-    """p of every training row, where it is from — first and last epoch, t —, p of the clean rows and its loss on each.
+class LabelDistribution(NamedTuple):
+    """A candidate for the corrected labels: probabilities of every training row, and how good they are on clean rows.
 
-    refitted  whether it is p_F, which has a last layer of its own
-    given     whether it is q, in which the given label has a part
+    p            (N, C) calibrated probabilities of the training rows
+    epochs       first and last epoch of the mean
+    temperature  t
+    clean_p      (n, C) the same for clean rows
+    losses       (n,) cross-entropy of each clean row
+    is_refit     whether it is p_F, from the LOO head refit
+    uses_given   whether it is q, which uses the given labels
     """
 
     p: Tensor
     epochs: tuple[int, int]
     temperature: float
-    clean: Tensor
+    clean_p: Tensor
     losses: Tensor
-    refitted: bool = False
-    given: bool = False
+    is_refit: bool = False
+    uses_given: bool = False
 
-    def about(self) -> dict[str, Any]:
-        """Where it is from and how good it is, for a file."""
-        loss, samples = float(self.losses.mean()), len(self.losses)
-        about = {"temperature": self.temperature, "epochs": list(self.epochs), "loss": loss, "samples": samples}
-        return about | {"refitted": self.refitted, "given": self.given}
+    def provenance(self) -> dict[str, Any]:
+        """Return the entry of calibration.json: where the distribution comes from and its loss on clean samples."""
+        return {
+            "temperature": self.temperature,
+            "epochs": list(self.epochs),
+            "loss": float(self.losses.mean()),
+            "samples": len(self.losses),
+            "refitted": self.is_refit,
+            "given": self.uses_given,
+        }
 
 
-def candidate(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> Candidate:
-    """From the logits (or log-probabilities) of training and clean rows, calibrated on the latter."""
-    t, _ = calibrated(clean, true)
+def calibrated_distribution(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> LabelDistribution:
+    """Return the distribution of training rows, with the temperature fitted on clean rows.
+
+    train, clean  logits or log-probabilities
+    true          classes of the clean rows
+    """
+    t, _ = fit_temperature(clean, true)
     losses = functional.cross_entropy(clean.double() / t, true, reduction="none")
-    return Candidate(at_temperature(train, t), epochs, t, at_temperature(clean, t), losses)
+    return LabelDistribution(softmax_at_temperature(train, t), epochs, t, softmax_at_temperature(clean, t), losses)
 
 
 class Snapshots:
-    """The running mean of the classifier's probabilities, the best such mean so far, and what all say of given labels.
+    """Running mean of the classifier's probabilities, the best mean so far, and the suspicion from all means.
 
-    looks  how many epochs of the run take part, evenly spread; more cost passes over the training rows
+    snapshots  number of epochs that take a snapshot, evenly spread; each costs a pass over the training rows
+    epochs     epochs of the run
     """
 
     def __init__(self, snapshots: int, epochs: int) -> None:
         self.snapshots, self.epochs = min(snapshots, epochs), epochs
-        self.sum: Tensor | None = None  # of the probabilities of the training rows
-        self.clean: Tensor | None = None  # and of the clean rows
+        self.train_sum: Tensor | None = None  # of the probabilities of the training rows
+        self.clean_sum: Tensor | None = None  # and of the clean rows
         self.count = 0
-        self.best: Candidate | None = None
-        self.fit: Candidate | None = None  # p_F by all clean rows of its epoch, where they can tell what q is worth
-        self.least = math.inf  # L_E so far
-        self.belief: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of least loss weighs 1
-        self.weight = 0.0  # Σ_E w_E
-        self.right: float | None = None  # the share of given labels that are right by q
+        self.best: LabelDistribution | None = None
+        self.refit: LabelDistribution | None = None  # p_F on all clean rows of its epoch, if they can evaluate q
+        self.min_loss = math.inf  # min L_E so far
+        self.log_given_sum: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of lowest loss has weight 1
+        self.weight_sum = 0.0  # Σ_E w_E
+        self.given_accuracy: float | None = None  # share of given labels that are correct by q
 
-    def due(self, epoch: int) -> bool:
-        """Whether this epoch takes part."""
+    def is_due(self, epoch: int) -> bool:
+        """Return whether this epoch takes a snapshot."""
         return (epoch + 1) * self.snapshots // self.epochs > epoch * self.snapshots // self.epochs
 
-    def look(self, method: Method, problem: Problem, epoch: int, found: Said | None = None) -> None:
-        """Take the epoch in, with what the classifier says then, if it was asked already."""
-        found = said(method, problem) if found is None else found
-        true = found.true
+    def add_epoch(self, method: Method, problem: Problem, epoch: int, logits: SnapshotLogits | None = None) -> None:
+        """Add an epoch to the means. Its logits are computed unless they are passed."""
+        logits = snapshot_logits(method, problem) if logits is None else logits
         if self.count == 0:
-            self._begin(method, problem, true, epoch)
-        train, clean = found.train.softmax(1), found.clean.softmax(1)
-        self.sum = train if self.sum is None else self.sum + train
-        self.clean = clean if self.clean is None else self.clean + clean
+            self._add_refit(method, problem, logits.true, epoch)
+        train, clean = logits.train.softmax(1), logits.clean.softmax(1)
+        self.train_sum = train if self.train_sum is None else self.train_sum + train
+        self.clean_sum = clean if self.clean_sum is None else self.clean_sum + clean
         self.count += 1
-        new = candidate(log_of(self.sum / self.count), log_of(self.clean / self.count), true, (0, epoch))
-        self.believe(given_probability(new.p, problem.train.given), new.losses)
-        if self.best is None or self.better(new, self.best, problem.train.given):
-            self.best = new
+        mean = calibrated_distribution(
+            safe_log(self.train_sum / self.count), safe_log(self.clean_sum / self.count), logits.true, (0, epoch)
+        )
+        self.add_given_probability(given_probability(mean.p, problem.train.given), mean.losses)
+        if self.best is None or self.is_better(mean, self.best, problem.train.given):
+            self.best = mean
 
-    def better(self, new: Candidate, than: Candidate, given: Tensor) -> bool:
-        """Beyond doubt: by two standard errors, or by one where it can be seen that no labels were learned by heart."""
-        doubtful = self.right is None or by_heart(new.p, given, self.right)
-        return better(new.losses, than.losses, BY_HEART if doubtful else STANDARD_ERRORS)
+    def is_better(self, new: LabelDistribution, than: LabelDistribution, given: Tensor) -> bool:
+        """Return whether the loss is lower by one standard error, or by two where labels may be memorized."""
+        may_be_memorized = self.given_accuracy is None or is_memorized(new.p, given, self.given_accuracy)
+        margin = STANDARD_ERRORS_IF_MEMORIZED if may_be_memorized else STANDARD_ERRORS
+        return is_lower(new.losses, than.losses, margin)
 
-    def _begin(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
-        """p_F, where the network has a last layer that can be fitted."""
-        found = refitted(method, problem.train, clean_rows(method, problem, epoch))
-        if found is not None:
-            train, clean = found
+    def _add_refit(self, method: Method, problem: Problem, true: Tensor, epoch: int) -> None:
+        """Compute p_F, where the network has a last linear layer that can be refitted."""
+        logits = loo_logits(method, problem.train, clean_rows(method, problem, epoch))
+        if logits is None:
+            return
+        train, clean = logits
 
-            def first(true: Tensor) -> Candidate:
-                made = candidate(train, clean[: len(true)], true, (epoch, epoch))
-                return made._replace(p=made.p.to(method.task.dtype), refitted=True)
+        def refit(true: Tensor) -> LabelDistribution:
+            distribution = calibrated_distribution(train, clean[: len(true)], true, (epoch, epoch))
+            return distribution._replace(p=distribution.p.to(method.task.dtype), is_refit=True)
 
-            known = clean_labels(method, problem, epoch)
-            more = len(known.true) > len(true)
-            self.best = first(true)
-            fit = first(known.true) if more else self.best
-            tells = known.countable or (more and known.told(fit) is not None)
-            self.fit = fit if problem.has_clean_set and tells else None
-            self.right = expected_right(self.best.p, problem.train.given)
-            self.believe(given_probability(self.best.p, problem.train.given), self.best.losses)
+        labels = clean_labels(method, problem, epoch)
+        has_more_rows = len(labels.true) > len(true)
+        self.best = refit(true)
+        on_all_rows = refit(labels.true) if has_more_rows else self.best
+        can_evaluate = labels.enough_labeled or (has_more_rows and labels.confidence_gap(on_all_rows) is not None)
+        self.refit = on_all_rows if problem.has_clean_set and can_evaluate else None
+        self.given_accuracy = expected_given_accuracy(self.best.p, problem.train.given)
+        self.add_given_probability(given_probability(self.best.p, problem.train.given), self.best.losses)
 
-    def believe(self, p_y: Tensor, losses: Tensor) -> None:
-        """Add log p_E,y with its weight; where its loss is the least so far, the others' weights go down."""
-        loss, scale = float(losses.mean()), sharpness(len(losses))
-        least = min(loss, self.least)
-        now, before = math.exp(-scale * (loss - least)), math.exp(-scale * (self.least - least))
-        said = now * log_of(p_y)
-        self.belief = said if self.belief is None else said + before * self.belief
-        self.weight = now + before * self.weight
-        self.least = least
+    def add_given_probability(self, p_y: Tensor, losses: Tensor) -> None:
+        """Add w_E log p_E,y; where the loss is the lowest so far, scale down the weights of the others."""
+        loss, scale = float(losses.mean()), suspicion_scale(len(losses))
+        min_loss = min(loss, self.min_loss)
+        weight, rescale = math.exp(-scale * (loss - min_loss)), math.exp(-scale * (self.min_loss - min_loss))
+        term = weight * safe_log(p_y)
+        self.log_given_sum = term if self.log_given_sum is None else term + rescale * self.log_given_sum
+        self.weight_sum = weight + rescale * self.weight_sum
+        self.min_loss = min_loss
 
     def suspicion(self) -> Tensor | None:
-        """Of all means so far; None before the first."""
-        return None if self.belief is None else -torch.expm1(self.belief / self.weight)
+        """Return the suspicion from all means so far; None before the first."""
+        return None if self.log_given_sum is None else -torch.expm1(self.log_given_sum / self.weight_sum)
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on from here."""
-        state = {name: getattr(self, name) for name in ("sum", "clean", "count", "least", "belief", "weight", "right")}
-        candidates = {"best": self.best, "fit": self.fit}
-        return state | {name: None if found is None else found._asdict() for name, found in candidates.items()}
+        """Return the state for a checkpoint."""
+        state = {name: getattr(self, name) for name in _STATE}
+        for name in _DISTRIBUTIONS:
+            distribution = getattr(self, name)
+            state[name] = None if distribution is None else distribution._asdict()
+        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        for name in ("best", "fit"):
-            found = state.pop(name)
-            setattr(self, name, None if found is None else Candidate(**found))
-        for name, value in state.items():
-            setattr(self, name, value)
+        """Restore the state of a checkpoint."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        for name in _DISTRIBUTIONS:
+            setattr(self, name, None if state[name] is None else LabelDistribution(**state[name]))
+
+
+_STATE: Sequence[str] = (
+    "train_sum",
+    "clean_sum",
+    "count",
+    "min_loss",
+    "log_given_sum",
+    "weight_sum",
+    "given_accuracy",
+)
+_DISTRIBUTIONS: Sequence[str] = ("best", "refit")

@@ -1,14 +1,14 @@
-"""Several runs on one card, step by step in turns.
+"""Concurrent runs on one GPU, interleaved step by step in one process.
 
-One small network leaves much of a card idle: between kernels, and in kernels too short to fill it. Here every run has
-a CUDA stream of its own, and the host gives each one step in turn; the card works on all of them at the same time.
-Runs share nothing but compiled code, so that a run trained in company takes the steps it would take alone; in bfloat16
-but for rounding, as kernels of our own add up in other parts there (see `engine/hopper/company.py`).
+One small network leaves a GPU idle between kernels and in kernels too short to fill it. Here every run has its own
+CUDA stream, and the host queues one step of each run in turn, so the GPU works on all runs at the same time. Runs share
+compiled code only: a concurrent run takes the same steps as a single run. In bf16 the steps agree up to rounding,
+because the custom kernels use fewer SMs per run and so split their sums in another way (`engine/hopper`).
 
-At the end of an epoch a run asks the card for all it is judged by and lets the others have their turns until that is
-there; so it does before a checkpoint. Then the host is busy with this run alone for a while: it draws, judges, writes.
-Runs start some steps apart, so that their epochs do not end at the same time, and the others are given some steps
-ahead, so that the card has enough to do meanwhile. Not more than some: what an evaluation starts is behind them.
+At the end of an epoch and before a checkpoint, a run queues its evaluation and lets the others continue until the GPU
+has finished it. The host then works on this run alone: it evaluates, plans the next epoch, writes files. Therefore
+runs start some steps apart, so that their epochs end at different times, and each run queues some steps ahead, so that
+the GPU has work meanwhile. The queue is bounded, because an evaluation waits behind it.
 """
 
 from __future__ import annotations
@@ -22,57 +22,61 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.read_cache import ReadCache
-from metalabelnet.engine import tensor_cores
-from metalabelnet.errors import InputError, Stopped
+from metalabelnet.engine import tf32_and_cudnn_benchmark
+from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch.process_pool import Job, Outcome
-from metalabelnet.train.loop import Diverged, Progress, training
-from metalabelnet.train.prepare import device_of
+from metalabelnet.train.loop import Progress, training_steps
+from metalabelnet.train.prepare import select_device
 from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-APART = 40  # steps
-AHEAD = 64  # steps a run is given before the card has taken them
-PAUSE = 1e-4  # seconds, when all have been given so many
+START_OFFSET_STEPS = 40  # between the first steps of two runs
+MAX_QUEUED_STEPS = 64  # steps of a run that the GPU has not finished
+POLL_SECONDS = 1e-4  # when all runs have queued that many
 
 
 @dataclass
-class Turns:
-    """A run under way, the stream its work goes to, and how many turns it still lets pass before its first step."""
+class ConcurrentRun:
+    """A run in progress with its CUDA stream.
+
+    delay       turns to skip before the first step
+    step_ends   events at the end of the last queued steps
+    """
 
     number: int
     job: Job
     steps: Generator[None, None, Any]
     stream: torch.cuda.Stream | None
-    wait: int
-    go_on: bool
-    given: deque[torch.cuda.Event] = field(default_factory=lambda: deque(maxlen=AHEAD))  # the last steps' ends
+    delay: int
+    keep_going: bool
+    step_ends: deque[torch.cuda.Event] = field(default_factory=lambda: deque(maxlen=MAX_QUEUED_STEPS))
 
     @property
-    def ahead(self) -> bool:
-        """Whether the card has yet to come to the step that was given so many before."""
-        return len(self.given) == AHEAD and not self.given[0].query()  # type: ignore[no-untyped-call]
+    def queue_is_full(self) -> bool:
+        """Whether the GPU has not finished the step queued `MAX_QUEUED_STEPS` ago."""
+        return len(self.step_ends) == MAX_QUEUED_STEPS and not self.step_ends[0].query()  # type: ignore[no-untyped-call]
 
-    def take(self) -> Outcome | None:
-        """One step. Gives the outcome, if it was the last."""
-        if self.wait:
-            self.wait -= 1
+    def step(self) -> Outcome | None:
+        """Run or queue one step; return the outcome if the run has ended."""
+        if self.delay:
+            self.delay -= 1
             return None
-        here: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        context: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
         try:
-            with here:
+            with context:
                 next(self.steps)
                 if self.stream is not None:
-                    self.given.append(self.stream.record_event())
+                    self.step_ends.append(self.stream.record_event())
         except StopIteration:
             return Outcome(summary=RunFolder(self.job.folder).summary())
-        except Diverged as error:
+        except DivergenceError as error:
             return Outcome(failure=str(error))
         except InputError as error:
-            if not self.go_on:
+            if not self.keep_going:
                 raise
-            return Outcome.of_refusal(error)
+            return Outcome.from_input_error(error)
         return None
 
 
@@ -85,67 +89,88 @@ def train_concurrently(
     stop: Callable[[], bool] | None = None,
     checkpoint_seconds: float = 60.0,
     read_cache: ReadCache | None = None,
-    go_on: bool = False,
+    keep_going: bool = False,
 ) -> list[Outcome]:
-    """Train all jobs, up to `together` at a time, and give their outcomes in order.
+    """Train all jobs on one device, up to `concurrent` at a time.
 
-    Data that several jobs have in common is read once; `readings` has what was read before.
+    Every folder is checked before the first run starts. Finished folders are not trained again. Data that several jobs
+    share is read once. A run that diverges is reported in its outcome, and the others continue.
 
-    Every folder is checked before the first run starts. A finished folder is not run again when resuming. A run that
-    diverges is reported in its outcome and does not keep the others from going on; with `go_on` one that is refused
-    does not either. When asked to stop, all runs under way save their state before `Stopped` is raised.
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Runs with their folders.
+    concurrent : int, default 8
+        Maximum number of runs in progress.
+    resume : bool, default False
+        Resume runs that are in progress.
+    on_progress : callable, optional
+        Called with the number of the job and its progress; with None when the job has ended.
+    stop : callable, optional
+        Checked after every step. If it returns True, all runs save a checkpoint and `RunStopped` is raised.
+    checkpoint_seconds : float, default 60
+        Time between checkpoints of a run.
+    read_cache : ReadCache, optional
+        Data that was read already.
+    keep_going : bool, default False
+        Report an InputError of a run in its outcome, too, instead of raising it.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of the jobs.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
-    read_cache = read_cache or ReadCache(at_a_time=min(concurrent, len(jobs)))
-    outcomes = [_known(job) for job in jobs]
-    tell = on_progress or (lambda _number, _progress: None)
+    concurrent_runs = min(concurrent, len(jobs))  # includes finished jobs, so that resuming changes nothing
+    read_cache = read_cache or ReadCache(concurrent_runs=concurrent_runs)
+    outcomes = [_outcome_if_finished(job) for job in jobs]
+    report = on_progress or (lambda _number, _progress: None)
 
-    def start(number: int, job: Job) -> Turns:
-        steps = training(
+    def start(number: int, job: Job) -> ConcurrentRun:
+        steps = training_steps(
             job.run,
             folder=job.folder,
             resume=resume,
             read_cache=read_cache,
-            on_progress=lambda progress: tell(number, progress),
+            on_progress=lambda progress: report(number, progress),
             stop=stop,
             checkpoint_seconds=checkpoint_seconds,
-            concurrent_runs=min(
-                concurrent, len(jobs)
-            ),  # those that had ended before count too: going on changes nothing
+            concurrent_runs=concurrent_runs,
         )
-        cuda = device_of(job.run).type == "cuda"
-        stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
-        wait = APART * number if cuda and number < concurrent else 0
-        return Turns(number, job, steps, stream, wait, go_on)
+        on_cuda = select_device(job.run).type == "cuda"
+        stream = torch.cuda.Stream() if on_cuda else None  # type: ignore[no-untyped-call]
+        delay = START_OFFSET_STEPS * number if on_cuda and number < concurrent else 0
+        return ConcurrentRun(number, job, steps, stream, delay, keep_going)
 
     waiting = [(number, job) for number, job in enumerate(jobs) if outcomes[number] is None]
-    under_way: list[Turns] = []
-    stopped: Stopped | None = None
-    with tensor_cores():
-        while under_way or (waiting and stopped is None):
-            while waiting and len(under_way) < concurrent and stopped is None:
-                under_way.append(start(*waiting.pop(0)))
-            idle = under_way[0].ahead  # its steps are those that others wait for
-            ready = [turns for turns in under_way if not turns.ahead and not (idle and turns.wait)]
+    running: list[ConcurrentRun] = []
+    stopped: RunStopped | None = None
+    with tf32_and_cudnn_benchmark():
+        while running or (waiting and stopped is None):
+            while waiting and len(running) < concurrent and stopped is None:
+                running.append(start(*waiting.pop(0)))
+            first_is_full = running[0].queue_is_full  # delays count the steps of the first run
+            ready = [one for one in running if not one.queue_is_full and not (first_is_full and one.delay)]
             if not ready:
-                time.sleep(PAUSE)
-            for turns in ready:
+                time.sleep(POLL_SECONDS)
+            for one in ready:
                 try:
-                    outcome = turns.take()
-                except Stopped as error:
-                    stopped = stopped if stopped is not None and stopped.args else error  # what is lost is to be said
-                    under_way.remove(turns)
+                    outcome = one.step()
+                except RunStopped as error:
+                    # Keep an error with a message: it says what could not be saved.
+                    stopped = stopped if stopped is not None and stopped.args else error
+                    running.remove(one)
                     continue
                 if outcome is not None:
-                    outcomes[turns.number] = outcome
-                    under_way.remove(turns)
-                    tell(turns.number, None)
+                    outcomes[one.number] = outcome
+                    running.remove(one)
+                    report(one.number, None)
     if stopped is not None:
         raise stopped
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _known(job: Job) -> Outcome | None:
+def _outcome_if_finished(job: Job) -> Outcome | None:
     files = RunFolder(job.folder)
     return Outcome(summary=files.summary()) if files.finished else None

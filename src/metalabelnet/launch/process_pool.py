@@ -1,4 +1,4 @@
-"""Several runs, beside each other where there are cores for it. Each leaves its own run folder."""
+"""Train several runs in a process pool. Each run has its own run folder."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.read_cache import ReadCache
-from metalabelnet.errors import InputError, Stopped
+from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch import worker
-from metalabelnet.train.loop import Diverged, Progress, train
-from metalabelnet.train.prepare import read
-from metalabelnet.train.run_folder import Busy, RunFolder
+from metalabelnet.train.loop import Progress, train
+from metalabelnet.train.prepare import read_data
+from metalabelnet.train.run_folder import RunBusyError, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from metalabelnet.launch.worker import Told
+    from metalabelnet.launch.worker import ProgressMessage
     from metalabelnet.train.settings import Run
+
+PROGRESS_TIMEOUT_SECONDS = 0.1  # how long to wait for a message before checking for a stop
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run and the folder it is to leave."""
+    """A run and its folder."""
 
     run: Run
     folder: Path
@@ -37,23 +39,23 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The summary of a job that came to its end, or the sentence that says why it did not.
+    """The summary of a finished job, or the reason why it failed.
 
-    lost     its process was killed: the job itself may be as good as any, and can be tried again
-    refused  its settings, its data or its folder will not do
-    busy     … because another process is at work on it
+    killed    its process was killed; the job may succeed if it is resumed
+    rejected  its settings, data or folder cannot be used
+    busy      rejected because another process is training in its folder
     """
 
     summary: dict[str, Any] | None = None
     failure: str | None = None
-    lost: bool = False
-    refused: bool = False
+    killed: bool = False
+    rejected: bool = False
     busy: bool = False
 
     @classmethod
-    def of_refusal(cls, error: InputError) -> Outcome:
-        """In words: an error that was raised holds what broke off."""
-        return cls(failure=str(error), refused=True, busy=isinstance(error, Busy))
+    def from_input_error(cls, error: InputError) -> Outcome:
+        """Return the outcome of a rejected job. It has the message only: the error would keep the run in memory."""
+        return cls(failure=str(error), rejected=True, busy=isinstance(error, RunBusyError))
 
 
 def train_all(
@@ -64,58 +66,88 @@ def train_all(
     on_progress: Callable[[int, Progress | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
     read_cache: ReadCache | None = None,
-    go_on: bool = False,
+    keep_going: bool = False,
 ) -> list[Outcome]:
-    """Train all jobs and give their outcomes, in order.
+    """Train all jobs in `workers` processes.
 
-    Data that several jobs have in common is read once; `readings` has what was read before.
+    Every folder is checked before the first run starts. Finished folders are not trained again. Data that several jobs
+    share is read once. A run that diverges is reported in its outcome, and the others continue. Every run uses one
+    thread: for small networks several processes with one thread each are faster than one process with many, and the
+    result does not depend on the number of workers.
 
-    Every folder is checked before the first run starts. A finished folder is not run again when resuming.
-    A run that diverges is reported in its outcome and does not keep the others from going on; with `go_on` one that
-    is refused does not either, such as by a setting of its method that does not go with the data.
-    Every run has one thread: on small networks several processes with one thread each are faster than one with
-    many, and sums in the order of one thread do not depend on how many workers there are.
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Runs with their folders.
+    resume : bool, default False
+        Resume runs that are in progress.
+    workers : int, default 1
+        Number of processes; with 1 the jobs run in this process.
+    on_progress : callable, optional
+        Called with the number of the job and its progress; with None when the job has ended.
+    stop : callable, optional
+        Checked repeatedly. If it returns True, all runs save a checkpoint and `RunStopped` is raised.
+    read_cache : ReadCache, optional
+        Data that was read already.
+    keep_going : bool, default False
+        Report an InputError of a run in its outcome, too, instead of raising it.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of the jobs.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
-    tell, asked = on_progress or (lambda _number, _progress: None), stop or (lambda: False)
-    read_cache = read_cache or ReadCache(at_a_time=min(workers, len(jobs)))
+    report, should_stop = on_progress or (lambda _number, _progress: None), stop or (lambda: False)
+    read_cache = read_cache or ReadCache(concurrent_runs=min(workers, len(jobs)))
     if workers == 1 or len(jobs) == 1:
         with _one_thread():
             return [
-                _work(n, job, resume=resume, tell=tell, stop=asked, read_cache=read_cache, go_on=go_on)
-                for n, job in enumerate(jobs)
+                _run_job(
+                    number,
+                    job,
+                    resume=resume,
+                    report=report,
+                    stop=should_stop,
+                    read_cache=read_cache,
+                    keep_going=keep_going,
+                )
+                for number, job in enumerate(jobs)
             ]
 
-    left = [job.run for job in jobs if not RunFolder(job.folder).finished]
-    if len(left) > 1:
-        read(left[0], read_cache=read_cache)
+    unfinished = [job.run for job in jobs if not RunFolder(job.folder).finished]
+    if len(unfinished) > 1:
+        read_data(unfinished[0], read_cache=read_cache)
 
     context = multiprocessing.get_context("spawn")
-    told: multiprocessing.Queue[Told] = context.Queue()
-    stopping = context.Event()
-    given = (told, stopping, read_cache.to_send())
-    with ProcessPoolExecutor(workers, context, initializer=worker.start, initargs=given) as pool:
-        with worker.signals_wait():
-            futures = [pool.submit(_work_beside, n, job, resume=resume, go_on=go_on) for n, job in enumerate(jobs)]
+    messages: multiprocessing.Queue[ProgressMessage] = context.Queue()
+    stop_event = context.Event()
+    worker_args = (messages, stop_event, read_cache.for_subprocess())
+    with ProcessPoolExecutor(workers, context, initializer=worker.start_worker, initargs=worker_args) as pool:
+        with worker.block_signals():
+            futures = [
+                pool.submit(_run_job_in_worker, number, job, resume=resume, keep_going=keep_going)
+                for number, job in enumerate(jobs)
+            ]
         while not all(future.done() for future in futures):
-            _pass_on(told, tell)
-            if asked():
-                stopping.set()
-        _pass_on(told, tell)
-    return _outcomes(futures, stopped=asked())
+            _forward_progress(messages, report)
+            if should_stop():
+                stop_event.set()
+        _forward_progress(messages, report)
+    return _collect_outcomes(futures, stopped=should_stop())
 
 
-def _outcomes(futures: Sequence[Future[Outcome]], *, stopped: bool) -> list[Outcome]:
-    """What came of all of them. Where runs were stopped, one that has lost something is the one to say so."""
-    outcomes, stops = [], []
+def _collect_outcomes(futures: Sequence[Future[Outcome]], *, stopped: bool) -> list[Outcome]:
+    """Return all outcomes, or raise RunStopped, if possible the one that says what could not be saved."""
+    outcomes, errors = [], []
     for future in futures:
         try:
             outcomes.append(_outcome(future, stopped=stopped))
-        except Stopped as stop:
-            stops.append(stop)
-    if stops:
-        raise max(stops, key=lambda stop: len(stop.args))
+        except RunStopped as error:
+            errors.append(error)
+    if errors:
+        raise max(errors, key=lambda error: len(error.args))
     return outcomes
 
 
@@ -123,25 +155,26 @@ def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
     try:
         return future.result()
     except BrokenProcessPool:
-        if stopped:  # whoever kills politely kills the idle workers too
-            raise Stopped from None
-        why = "a process was killed, perhaps for want of memory: go on with --resume and fewer --jobs"
-        return Outcome(failure=why, lost=True)
+        if stopped:  # a SIGTERM to the process group also ends idle workers
+            raise RunStopped from None
+        reason = "a worker process was killed, perhaps because memory ran out: resume with --resume and fewer --jobs"
+        return Outcome(failure=reason, killed=True)
 
 
-def _work(
+def _run_job(
     number: int,
     job: Job,
     *,
     resume: bool,
-    tell: Callable[[int, Progress | None], None],
+    report: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
     read_cache: ReadCache,
-    go_on: bool,
+    keep_going: bool,
 ) -> Outcome:
+    """Train one job in this process, unless it is finished."""
     files = RunFolder(job.folder)
     if stop():
-        raise Stopped
+        raise RunStopped
     try:
         if not files.finished:
             train(
@@ -149,38 +182,46 @@ def _work(
                 folder=job.folder,
                 resume=resume,
                 read_cache=read_cache,
-                on_progress=lambda p: tell(number, p),
+                on_progress=lambda progress: report(number, progress),
                 stop=stop,
             )
         outcome = Outcome(summary=files.summary())
-    except Diverged as error:
+    except DivergenceError as error:
         outcome = Outcome(failure=str(error))
     except InputError as error:
-        if not go_on:
+        if not keep_going:
             raise
-        outcome = Outcome.of_refusal(error)
-    tell(number, None)
+        outcome = Outcome.from_input_error(error)
+    report(number, None)
     return outcome
 
 
-def _work_beside(number: int, job: Job, *, resume: bool, go_on: bool) -> Outcome:
-    """Do the work in a worker process."""
-    here = worker.this_worker()
+def _run_job_in_worker(number: int, job: Job, *, resume: bool, keep_going: bool) -> Outcome:
+    """Train one job in a worker process."""
+    this = worker.current_worker()
     try:
-        with here.busy():
-            return _work(
-                number, job, resume=resume, tell=here.tell, stop=here.stop, read_cache=here.read_cache, go_on=go_on
+        with this.running():
+            return _run_job(
+                number,
+                job,
+                resume=resume,
+                report=this.report,
+                stop=this.stop,
+                read_cache=this.read_cache,
+                keep_going=keep_going,
             )
-    except OSError as error:  # so that it reaches the parent as one sentence
+    except OSError as error:  # the parent process prints an InputError as one line
         raise InputError(f"{job.folder}: {error}") from None
 
 
-def _pass_on(told: multiprocessing.Queue[Told], tell: Callable[[int, Progress | None], None]) -> None:
-    """Pass on what the workers have told, waiting a moment for the first."""
+def _forward_progress(
+    messages: multiprocessing.Queue[ProgressMessage], report: Callable[[int, Progress | None], None]
+) -> None:
+    """Pass the messages of the workers to `report`; wait a moment for the first."""
     try:
-        tell(*told.get(timeout=0.1))
+        report(*messages.get(timeout=PROGRESS_TIMEOUT_SECONDS))
         while True:
-            tell(*told.get_nowait())
+            report(*messages.get_nowait())
     except queue.Empty:
         pass
 

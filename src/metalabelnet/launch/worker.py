@@ -1,8 +1,7 @@
-"""One of several processes that train runs beside each other: started once, given one run after another.
+"""A worker process of the pool. It trains one run after another.
 
-It saves what is under way and leaves when it is politely killed, as the batch system does with the whole group of
-processes, and when its parent is gone: a run that nobody hears of must not go on writing to a folder that
-somebody resumes.
+On SIGTERM, which batch systems send to the whole process group, and when its parent process has ended, a worker saves
+a checkpoint and exits. Otherwise an orphaned worker would keep writing to a run folder that the user resumes.
 """
 
 from __future__ import annotations
@@ -25,81 +24,82 @@ if TYPE_CHECKING:
 
     from metalabelnet.train.loop import Progress
 
-Told = tuple[int, "Progress | None"]  # the number of the run, and how far it is (None: it has ended)
+ProgressMessage = tuple[int, "Progress | None"]  # number of the job, and its progress (None: it has ended)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TIME_TO_ANSWER = 1.0  # seconds
+EXIT_DELAY_SECONDS = 1.0  # after a stopped run, so that its result reaches the parent process
 
 
 class Worker:
-    """The process this is, seen from its runs."""
+    """State of this worker process."""
 
-    def __init__(self, told: Queue[Told], stopping: Event, read_cache: ReadCache | None = None) -> None:
-        self._told, self._stopping = told, stopping
+    def __init__(
+        self, messages: Queue[ProgressMessage], stop_event: Event, read_cache: ReadCache | None = None
+    ) -> None:
+        self._messages, self._stop_event = messages, stop_event
         self.read_cache = read_cache or ReadCache()
-        self._busy = self._leaving = False
+        self._is_running = self._is_exiting = False
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """While a run is under way it is asked to stop; after it the process is free to go."""
-        self._busy = True
+    def running(self) -> Iterator[None]:
+        """Mark a run as in progress: the process exits after it has saved its checkpoint, not at once."""
+        self._is_running = True
         try:
             yield
         finally:
-            self._busy = False
-            if self._leaving:
-                leave = threading.Timer(TIME_TO_ANSWER, os._exit, (1,))
-                leave.daemon = True
-                leave.start()
+            self._is_running = False
+            if self._is_exiting:
+                timer = threading.Timer(EXIT_DELAY_SECONDS, os._exit, (1,))
+                timer.daemon = True
+                timer.start()
 
-    def tell(self, number: int, progress: Progress | None) -> None:
-        """Tell the parent; an epoch is news enough to send."""
+    def report(self, number: int, progress: Progress | None) -> None:
+        """Send progress to the parent process, once per epoch."""
         if progress is None or progress.metrics is not None:
-            self._told.put((number, progress))
+            self._messages.put((number, progress))
 
     def stop(self) -> bool:
-        """Whether the run is to save its state and stop."""
-        return self._leaving or self._stopping.is_set()
+        """Return whether the run must save a checkpoint and stop."""
+        return self._is_exiting or self._stop_event.is_set()
 
-    def leave(self, *_: object) -> None:
-        """Go: at once, or when the run has saved its state."""
-        self._leaving = True
-        if not self._busy:
+    def exit(self, *_: object) -> None:
+        """Exit: at once, or after the run in progress has saved a checkpoint. Also the handler of SIGTERM."""
+        self._is_exiting = True
+        if not self._is_running:
             os._exit(1)
 
-    def leave_with_the_parent(self) -> None:
-        """Wait for the end of the parent, and go."""
+    def exit_with_parent(self) -> None:
+        """Wait until the parent process has ended, then exit."""
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent.join()
-        self.leave()
+        self.exit()
 
 
-_here: list[Worker] = []
+_current: list[Worker] = []
 
 
-def this_worker() -> Worker:
-    """The worker that `start` made."""
-    return _here[0]
+def current_worker() -> Worker:
+    """Return the worker that `start_worker` created in this process."""
+    return _current[0]
 
 
-def start(told: Queue[Told], stopping: Event, read_cache: ReadCache) -> None:
-    """Make this process a worker: one thread, and deaf to Ctrl-C, because the parent hears it."""
+def start_worker(messages: Queue[ProgressMessage], stop_event: Event, read_cache: ReadCache) -> None:
+    """Initialize this process as a worker: one thread; ignore SIGINT, which the parent process handles."""
     torch.set_num_threads(1)
-    worker = Worker(told, stopping, read_cache)
-    _here[:] = [worker]
+    worker = Worker(messages, stop_event, read_cache)
+    _current[:] = [worker]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, worker.leave)
-    threading.Thread(target=worker.leave_with_the_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, worker.exit)
+    threading.Thread(target=worker.exit_with_parent, daemon=True).start()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextmanager
-def signals_wait() -> Iterator[None]:
-    """Processes started here are born with these signals blocked, until `start` has said what they mean.
+def block_signals() -> Iterator[None]:
+    """Start processes with SIGINT and SIGTERM blocked, until `start_worker` has set their handlers.
 
-    Otherwise a Ctrl-C in their first seconds, while they import torch, ends them with a traceback. What comes
-    meanwhile is not lost.
+    Otherwise a Ctrl-C while they import torch ends them with a traceback. Blocked signals are delivered later.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,4 +1,4 @@
-"""The table of methods. A new one is a file beside this and a line below."""
+"""The table of methods, by the name used on the command line. To add one, write its file and add a line below."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.methods.method import Method, Schedule, Task
+from metalabelnet.methods.method import Method, MethodTraits, Schedule, Task
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
 from metalabelnet.methods.sce import SCE
 
-__all__ = ["METHODS", "Method", "Schedule", "Task"]
+__all__ = ["METHODS", "Method", "MethodTraits", "Schedule", "Task"]
 
 METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,

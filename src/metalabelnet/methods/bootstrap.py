@@ -1,4 +1,18 @@
-"""Bootstrapping: the target is a mixture of the given label and what the network itself believes."""
+"""Bootstrapping (Reed et al. 2015, https://arxiv.org/abs/1412.6596).
+
+    t ← β y + (1 − β) p        soft
+    t ← β y + (1 − β) z        hard
+    θ ← θ − SGD(∇θ (1/N) Σ_i −Σ_j t_ij log p_ij)
+
+    p   the prediction softmax(f_θ(x))
+    y   the given label, one-hot
+    z   the most likely class argmax p, one-hot
+    t   the target
+    β   weight of the given label
+
+The paper's experiments use MNIST, faces and ImageNet with other networks; only β carries over. `--preset own` therefore
+equals the common schedule.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +23,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import cross_entropy, entropy_loss
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,56 +32,57 @@ if TYPE_CHECKING:
 
 
 def soft_bootstrap(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
-    """−Σ_j (β y_j + (1 − β) p_j) log p_j (Reed et al. 2015): β·CE + (1 − β)·entropy of p.
+    """Return −Σ_j (β y_j + (1 − β) p_j) log p_j of every sample: β·CE + (1 − β)·entropy of p.
 
-    Cross-entropy at β = 1, the entropy of the prediction at β = 0. The target moves with the prediction: the gradient
-    goes through both, which is what makes it the minimum-entropy regularisation the paper names.
+    This is cross-entropy at β = 1 and the entropy of the prediction at β = 0. The gradient passes through the
+    prediction in the target, too; this gives the minimum-entropy regularization that the paper describes.
     """
     return beta * cross_entropy(logits, labels) + (1 - beta) * entropy_loss(logits)
 
 
 def hard_bootstrap(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
-    """−Σ_j (β y_j + (1 − β) z_j) log p_j with z one-hot at argmax p (Reed et al. 2015).
+    """Return −Σ_j (β y_j + (1 − β) z_j) log p_j of every sample, with z one-hot at argmax p.
 
-    Cross-entropy at β = 1, −log max_j p_j at β = 0, and cross-entropy for any β where y is the likeliest class.
+    This is cross-entropy at β = 1, −log max_j p_j at β = 0, and cross-entropy for any β if y is the most likely class.
     """
-    surest = -functional.log_softmax(logits, dim=1).amax(1)
-    return beta * cross_entropy(logits, labels) + (1 - beta) * surest
+    self_loss = -functional.log_softmax(logits, dim=1).amax(1)
+    return beta * cross_entropy(logits, labels) + (1 - beta) * self_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapSettings:
-    """Which of the two, and how far the given label is believed, with the paper's values."""
+    """Settings with the paper's values."""
 
     kind: Literal["soft", "hard"] = field(
         default="soft",
-        metadata={"help": "the network's share of the target: its probabilities, or the likeliest class"},
+        metadata={
+            "help": "what is mixed into the target: predicted probabilities (soft) or the most likely class (hard)"
+        },
     )
-    soft_beta: float = field(default=0.95, metadata={"help": "β, the weight of the given label in soft bootstrapping"})
-    hard_beta: float = field(default=0.8, metadata={"help": "β, the weight of the given label in hard bootstrapping"})
+    soft_beta: float = field(default=0.95, metadata={"help": "β, weight of the given label in soft bootstrapping"})
+    hard_beta: float = field(default=0.8, metadata={"help": "β, weight of the given label in hard bootstrapping"})
 
     def __post_init__(self) -> None:
         for name in ("soft_beta", "hard_beta"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name}={getattr(self, name)}: it is the given label's share of the target, 0 to 1")
+                raise InputError(f"{name}={getattr(self, name)} is out of range: give a number from 0 to 1")
 
 
 class Bootstrap(Method):
-    """Minimises the soft or the hard bootstrapping loss over the labeled rows.
+    """Minimize the soft or the hard bootstrapping loss over the labeled rows."""
 
-    The paper's experiments are on MNIST, faces and ImageNet, with networks of their own; of its settings only β carries
-    over, so that `--preset own` and the common recipe are the same here.
-    """
-
-    summary = "targets that mix the given label with the network's own prediction"
-    reference = "Reed et al. 2015"
-    traceable = True
+    traits = MethodTraits(
+        summary="targets that mix the given label with the network's own prediction",
+        reference="Reed et al. 2015",
+        paper_url="https://arxiv.org/abs/1412.6596",
+        traceable=True,
+    )
     Settings: ClassVar[type] = BootstrapSettings
 
     settings: BootstrapSettings
 
     def step(self, batch: Batch) -> Tensor:
-        """A step against the loss of the kind chosen."""
+        """Take one step on the chosen loss."""
         s = self.settings
 
         def loss(logits: Tensor) -> Tensor:
@@ -75,4 +90,4 @@ class Bootstrap(Method):
                 return soft_bootstrap(logits, batch.given, s.soft_beta).mean()
             return hard_bootstrap(logits, batch.given, s.hard_beta).mean()
 
-        return self.minimise(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.x, batch.seed)

@@ -1,10 +1,15 @@
-"""Cross-entropy on the given labels, right or wrong: what everything else is measured against."""
+"""Cross-entropy on the given labels: the baseline.
+
+    θ ← θ − SGD(∇θ (1/N) Σ_i −log p_y(x_i))
+
+with p = softmax(f_θ(x)) and y the given label.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metalabelnet.methods.method import Method
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,12 +18,10 @@ if TYPE_CHECKING:
 
 
 class CrossEntropy(Method):
-    """Minimises −log p_y over the labeled rows."""
+    """Minimize −log p_y over the labeled rows."""
 
-    summary = "plain training on the given labels"
-    reference = "–"
-    traceable = True
+    traits = MethodTraits(summary="standard training on the given labels", reference="–", traceable=True)
 
     def step(self, batch: Batch) -> Tensor:
-        """A conventional step on the given labels."""
-        return self.learn(batch.x, batch.given, batch.seed)
+        """Take one step on the given labels."""
+        return self.cross_entropy_step(batch.x, batch.given, batch.seed)

@@ -1,10 +1,16 @@
-"""Warm-up on the noisy labels, then the clean samples: the second thing to try with a clean set."""
+"""Warm-up on the given labels, then fine-tuning on the clean set: a baseline for methods that use a clean set.
+
+    warm-up:    θ ← θ − SGD(∇θ (1/N) Σ_i −log p_y(x_i))
+    after it:   θ ← θ − SGD(∇θ (1/N) Σ_i −log p_{y_m}(x_m))
+
+with p = softmax(f_θ(x)), x, y a training batch with its given labels and x_m, y_m a batch of the clean set.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.methods.method import Method
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,29 +20,31 @@ if TYPE_CHECKING:
 
 
 class FineTune(Method):
-    """Minimises −log p_y over the labeled rows during warm-up, over the clean rows from then on."""
+    """Minimize −log p_y over the labeled rows during warm-up, and over the clean rows after it."""
 
-    summary = "warm-up on the given labels, then training on the clean samples"
-    reference = "–"
-    traceable = True
-    needs_clean = True
-    has_warmup = True
+    traits = MethodTraits(
+        summary="warm-up on the given labels, then training on the clean set",
+        reference="–",
+        needs_clean=True,
+        has_warmup=True,
+        traceable=True,
+    )
 
     def __init__(self, task: Task, settings: Any) -> None:
         super().__init__(task, settings)
         self.clean_from: int = task.schedule.warmup
 
     def begin_epoch(self, epoch: int) -> None:
-        """Change from the given labels to the clean ones at the end of warm-up."""
+        """Switch from the given labels to the clean set at the end of warm-up."""
         super().begin_epoch(epoch)
         self.on_clean = epoch >= self.clean_from
 
     def phase(self) -> str:
-        """Which labels are learned from."""
+        """Return "clean" or "given": the labels trained on."""
         return "clean" if self.on_clean else "given"
 
     def step(self, batch: Batch) -> Tensor:
-        """A conventional step on the labels of the phase."""
+        """Take one step on the labels of the phase."""
         if self.on_clean:
-            return self.learn(batch.clean_x, batch.clean_y, batch.seed)
-        return self.learn(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.clean_x, batch.clean_y, batch.seed)
+        return self.cross_entropy_step(batch.x, batch.given, batch.seed)

@@ -1,4 +1,17 @@
-"""GCE: a loss between cross-entropy and the mean absolute error; truncated, it drops samples it cannot fit."""
+"""GCE, generalized cross-entropy (Zhang and Sabuncu 2018, https://arxiv.org/abs/1805.07836).
+
+    L_q     = (1 − p_y^q)/q
+    L_trunc = L_q if p_y > k, else L_q(k) = (1 − k^q)/q
+    θ ← θ − SGD(∇θ (1/N) Σ_i L_q), or with L_trunc if `truncated`
+
+    p_y   predicted probability of the given label
+    q     interpolates between cross-entropy (q → 0) and mean absolute error (q = 1)
+    k     threshold of truncation: samples with p_y ≤ k are dropped
+
+With truncation the set of kept samples is fixed for a while, as in the paper: at epoch 40 of 120 and every 10 epochs
+after it, a pass over the training rows without augmentation selects the samples with p_y > k. The common schedule is
+the paper's for CIFAR-10; the paper's network is a ResNet-34.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +27,19 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import CIFAR10_RECIPE, Method, Task
+from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.run_options import CIFAR10_SCHEDULE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Part
+    from metalabelnet.methods.method import Stateful
 
 
 def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
-    """L_q = (1 − p_y^q)/q (Zhang and Sabuncu 2018, eq. 6). Cross-entropy as q → 0; 1 − p_y at q = 1.
+    """Return L_q = (1 − p_y^q)/q of every sample (eq. 6 of the paper).
 
-    At most 1/q. Its gradient is that of cross-entropy times p_y^q: samples the network does not believe count less.
+    It tends to cross-entropy as q → 0, is 1 − p_y at q = 1, and is at most 1/q. Its gradient is that of cross-entropy
+    times p_y^q, so samples whose label has a low probability have less weight.
     """
     if q == 0:
         return cross_entropy(logits, labels)
@@ -35,73 +47,71 @@ def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tenso
     return -torch.expm1(q * log_p_y) / q
 
 
-def truncated(losses: Tensor, kept: Tensor, q: float, k: float) -> Tensor:
-    """L_trunc: L_q for a kept sample, the constant L_q(k) = (1 − k^q)/q for a dropped one, as in the paper.
+def truncated_loss(losses: Tensor, keep: Tensor, q: float, k: float) -> Tensor:
+    """Return L_trunc of every sample: L_q where `keep` is True, the constant L_q(k) = (1 − k^q)/q elsewhere.
 
-    The constant has no gradient; it makes dropping a sample pay exactly where p_y ≤ k.
+    The constant has no gradient. It makes dropping a sample optimal exactly where p_y ≤ k.
     """
-    return torch.where(kept, losses, (1 - k**q) / q if q else -math.log(k))
+    return torch.where(keep, losses, (1 - k**q) / q if q else -math.log(k))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GCESettings:
     """Settings with the paper's values for CIFAR-10."""
 
-    q: float = field(default=0.7, metadata={"help": "q, from cross-entropy (0) to the mean absolute error (1)"})
-    truncated: bool = field(
-        default=False, metadata={"help": "whether samples with p_y ≤ k are dropped, from a third of the epochs on"}
+    q: float = field(default=0.7, metadata={"help": "q, from 0 (cross-entropy) to 1 (mean absolute error)"})
+    truncated: bool = field(default=False, metadata={"help": "drop samples with p_y ≤ k, after a third of the epochs"})
+    k: float = field(
+        default=0.5, metadata={"help": "k, minimum predicted probability of the given label for a sample to be kept"}
     )
-    k: float = field(default=0.5, metadata={"help": "k, the probability of its label that keeps a sample"})
 
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 1:
-            raise InputError(f"q={self.q}: give a number from 0 (cross-entropy) to 1 (mean absolute error)")
+            raise InputError(f"q={self.q} is out of range: give a number from 0 (cross-entropy) to 1 (MAE)")
         if not 0 < self.k < 1:
-            raise InputError(f"k={self.k}: it is a probability; give a number between 0 and 1")
+            raise InputError(f"k={self.k} is out of range: give a probability between 0 and 1")
 
 
 class GCE(Method):
-    """Minimises L_q, or L_trunc, over the labeled rows.
+    """Minimize L_q, or L_trunc, over the labeled rows."""
 
-    Truncated: before epoch 40 of 120, and every 10 from then on, a pass over the training rows without augmentation
-    finds the samples with p_y > k; only they are learned from until the next pass. The common recipe is the paper's,
-    but for the network: a ResNet-34 there.
-    """
-
-    summary = "a loss between cross-entropy and mean absolute error; truncated, it drops what it cannot fit"
-    reference = "Zhang and Sabuncu 2018"
-    traceable = True
+    traits = MethodTraits(
+        summary="a loss between cross-entropy and mean absolute error; optionally drops samples with low p_y",
+        reference="Zhang and Sabuncu 2018",
+        paper_url="https://arxiv.org/abs/1805.07836",
+        traceable=True,
+        own_preset={**CIFAR10_SCHEDULE, "settings": {"q": 0.7, "k": 0.5}},
+    )
     Settings: ClassVar[type] = GCESettings
-    own: ClassVar[Mapping[str, Any]] = {**CIFAR10_RECIPE, "settings": {"q": 0.7, "k": 0.5}}
 
     settings: GCESettings
 
     def __init__(self, task: Task, settings: GCESettings) -> None:
         super().__init__(task, settings)
-        self.first = round(40 * self.epochs / 120)
-        self.every = max(1, round(10 * self.epochs / 120))
-        self.memory = TensorState(kept=torch.ones_like(task.train.given, dtype=torch.bool))
+        self.first_selection = round(40 * self.epochs / 120)
+        self.selection_interval = max(1, round(10 * self.epochs / 120))
+        self.selection = TensorState(keep=torch.ones_like(task.train.given, dtype=torch.bool))
 
     def step(self, batch: Batch) -> Tensor:
-        """A step against L_q, or against L_trunc with the samples kept since the last pass."""
+        """Take one step on L_q, or on L_trunc with the samples selected last."""
         s = self.settings
 
         def loss(logits: Tensor) -> Tensor:
             losses = generalized_cross_entropy(logits, batch.given, s.q)
             if s.truncated:
-                losses = truncated(losses, self.memory["kept"][batch.index], s.q, s.k)
+                losses = truncated_loss(losses, self.selection["keep"][batch.index], s.q, s.k)
             return losses.mean()
 
-        return self.minimise(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.x, batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
-        """Choose the samples for the epochs to come, where it is time."""
-        after = epoch + 1
-        if self.settings.truncated and after >= self.first and (after - self.first) % self.every == 0:
+        """Select the samples to keep, if a selection is due."""
+        since_first = epoch + 1 - self.first_selection
+        if self.settings.truncated and since_first >= 0 and since_first % self.selection_interval == 0:
             rows = self.task.train
             p = torch.cat([self.logits(x).softmax(1) for x in chunks(rows.x)])
-            self.memory["kept"].copy_(p.gather(1, rows.given.clamp_min(0)[:, None])[:, 0] > self.settings.k)
+            self.selection["keep"].copy_(p.gather(1, rows.given.clamp_min(0)[:, None])[:, 0] > self.settings.k)
 
-    def parts(self) -> dict[str, Part]:
-        """The samples kept, too, where some may be dropped."""
-        return super().parts() | ({"memory": self.memory} if self.settings.truncated else {})
+    def components(self) -> dict[str, Stateful]:
+        """Add the selection, if samples may be dropped."""
+        return super().components() | ({"selection": self.selection} if self.settings.truncated else {})

@@ -1,11 +1,33 @@
-"""Joint Optimization: labels are replaced by what the network has lately predicted; then a new network learns them.
+"""Joint Optimization (Tanaka et al. 2018, https://arxiv.org/abs/1803.11364).
 
-The symbols are
+First stage:
 
-    s     the prediction softmax(z)
-    y     the label of a sample: first the given one, one-hot; later a distribution
+    θ ← θ − SGD(∇θ (L_c + a L_p + b L_e))
+    after each epoch from `update_from`:   y ← mean of s over the last epochs, or its most likely class
+
+Second stage, with a new network and fixed labels:
+
+    θ ← θ − SGD(∇θ L_c)
+
+    s     the prediction softmax(f_θ(x)); s̄ is its mean over the batch
+    y     the label of a sample: at first the given label, one-hot; later a distribution
     π     the prior distribution of the classes
+    L_c   −Σ_j y_j log s_j
+    L_p   Σ_j π_j log(π_j / s̄_j)
+    L_e   −Σ_j s_j log s_j
     a, b  weights of the prior loss and of the entropy loss (α and β in the paper)
+
+Departures from the paper:
+
+-   The predictions that form a label are made after each epoch, in eval mode and without augmentation. The authors'
+    code uses those of the training steps.
+-   A shorter schedule averages over fewer epochs, so that predictions of an untrained network are not included.
+-   The paper trains the first stage with a high, constant learning rate (`--preset own`: 0.08 for 200 epochs, labels
+    updated from epoch 70; then 120 epochs from 0.2), which keeps the network from memorizing wrong labels before they
+    are replaced. The common schedule divides the learning rate by 10 shortly before the first update.
+
+The second stage repeats the schedule and only its epochs are candidates for the result: a run takes twice the epochs of
+other methods.
 """
 
 from __future__ import annotations
@@ -18,44 +40,45 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.label_logits import SoftLabelTable
 from metalabelnet.core.losses import entropy_loss
-from metalabelnet.data.disk_tensor import CHUNK
+from metalabelnet.core.soft_label_table import SoftLabelTable
+from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, Task
+from metalabelnet.methods.method import Method, MethodTraits, Task
 
 if TYPE_CHECKING:
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Part
+    from metalabelnet.methods.method import Stateful
 
-ONE_HOT = 1e3  # label logits this far apart have a softmax of exactly 0 and 1, in double precision too
+ONE_HOT_LOGIT = 1e3  # label logits this far apart have a softmax of exactly 0 and 1, in float64 too
 
 
-def soft_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """L_c = −Σ_j y_j log s_j: cross-entropy to a soft label (Tanaka et al. 2018, section 3).
+def soft_label_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return L_c = −Σ_j y_j log s_j of every sample (section 3 of the paper).
 
-    −log s_k for a label that is one-hot at k; least, and equal to the entropy of y, where s = y. The paper writes
-    KL(y ‖ s), which is less by that entropy: no weight sees the difference.
+    It is −log s_k for a one-hot label k. Its minimum over s is at s = y, where it equals the entropy of y. The paper
+    writes KL(y ‖ s), which differs by that entropy and has the same gradient.
     """
     return -(labels * functional.log_softmax(logits, dim=1)).sum(1)
 
 
 def prior_loss(logits: Tensor, prior: Tensor) -> Tensor:
-    """L_p = Σ_j π_j log(π_j / s̄_j) with s̄ the mean prediction of the batch: one number for a batch.
+    """Return L_p = Σ_j π_j log(π_j / s̄_j) of a batch, a scalar.
 
-    Zero where the batch is predicted as the prior says, however sure each prediction is. It keeps the network from
-    giving all samples one class, which labels made of predictions would otherwise reward. The mean is taken in
-    logarithms, so that a class nobody predicts costs much, never infinity; a class without prior costs nothing.
+    It is 0 if the mean prediction s̄ equals the prior, however confident the single predictions are. It keeps the
+    network from assigning all samples to one class, which would minimize L_c with labels made of predictions. The mean
+    is computed from logarithms, so the loss is finite even for a class that is never predicted; a class with prior 0
+    does not contribute.
     """
     log_mean = functional.log_softmax(logits, dim=1).logsumexp(0) - math.log(len(logits))
     return torch.xlogy(prior, prior).sum() - (prior * log_mean).sum()
 
 
-class Predictions:
-    """The predictions for all labeled rows after each of the last few epochs, the oldest overwritten first.
+class PredictionWindow:
+    """Predictions for all labeled rows after each of the last epochs, as a ring buffer.
 
-    Takes window × rows × classes numbers in the run's precision, and as much in every checkpoint of the first stage:
-    for a window of ten in single precision 20 MB on CIFAR-10, 200 MB on CIFAR-100.
+    It takes window × rows × classes numbers in the run's precision, in memory and in each checkpoint of the first
+    stage: for a window of ten in float32, 20 MB on CIFAR-10 and 200 MB on CIFAR-100.
     """
 
     def __init__(self, window: int, rows: int, classes: int, like: Tensor) -> None:
@@ -63,74 +86,84 @@ class Predictions:
         self.count = 0
 
     def add(self, probabilities: Tensor) -> None:
-        """Keep an epoch's predictions."""
+        """Store the predictions of an epoch, in place of the oldest."""
         self.ring[self.count % len(self.ring)] = probabilities
         self.count += 1
 
     def mean(self) -> Tensor:
-        """The mean over the epochs there are."""
+        """Return the mean over the stored epochs."""
         return self.ring[: self.count].mean(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"ring": self.ring, "count": self.count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
+        """Restore a state."""
         self.ring.copy_(state_dict["ring"])
         self.count = state_dict["count"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointOptimizationSettings:
-    """Settings with the paper's values for uniform noise on CIFAR-10 (class-dependent noise: a 0.8, b 0.4)."""
+    """Settings with the paper's values for uniform noise on CIFAR-10 (for class-dependent noise: a=0.8, b=0.4)."""
 
-    a: float = field(default=1.2, metadata={"help": "weight of the prior loss; 0.8 for class-dependent noise"})
-    b: float = field(default=0.8, metadata={"help": "weight of the entropy loss; 0.4 for class-dependent noise"})
+    a: float = field(default=1.2, metadata={"help": "a, weight of the prior loss (0.8 for class-dependent noise)"})
+    b: float = field(default=0.8, metadata={"help": "b, weight of the entropy loss (0.4 for class-dependent noise)"})
     prior: Literal["uniform", "given"] = field(
-        default="uniform", metadata={"help": "prior of the classes: all alike, or as frequent as the given labels"}
+        default="uniform", metadata={"help": "π, prior of the classes: uniform, or the frequencies of the given labels"}
     )
     labels: Literal["soft", "hard"] = field(
         default="soft", metadata={"help": "new labels: the mean prediction (soft) or its most likely class (hard)"}
     )
-    window: float = field(default=10.0, metadata={"help": "epochs, of 120, whose predictions a label is the mean of"})
-    update_from: float = field(default=42.0, metadata={"help": "epoch, of 120, from which on labels are new ones"})
-    retrain: float = field(default=120.0, metadata={"help": "epochs of the second stage to 120 of the first"})
+    window: float = field(
+        default=10.0, metadata={"help": "epochs, in a run of 120, over which predictions are averaged"}
+    )
+    update_from: float = field(default=42.0, metadata={"help": "epoch, in a run of 120, of the first label update"})
+    retrain: float = field(default=120.0, metadata={"help": "epochs of the second stage, for a first stage of 120"})
     retrain_lr: float = field(
-        default=0.0, metadata={"help": "rate of the second stage, a tenth after each third; 0: the schedule again"}
+        default=0.0,
+        metadata={
+            "help": "initial learning rate of the second stage, divided by 10 after each third; 0: as in the schedule"
+        },
     )
 
     def __post_init__(self) -> None:
         if self.update_from > 120:
-            raise InputError(f"update_from={self.update_from:g}: give an epoch of 120, or no label is ever replaced")
+            raise InputError(f"update_from={self.update_from:g} is out of range: give an epoch from 0 to 120")
 
 
 class JointOptimization(Method):
-    """First stage: L = L_c + a·L_p + b·L_e, and labels replaced after every epoch; second: a new network, L_c alone.
+    """Train on labels that are replaced after every epoch, then train a new network on the final labels.
 
-    The labels of an epoch from `update_from` on are the mean of the predictions after the epochs before it, ten of 120,
-    made in eval mode on the samples as they are. A shorter schedule averages over fewer epochs, so that no label is
-    made of what an untrained network says. (The published code keeps the predictions of the training passes, where
-    each sample is augmented and met by another state of the network.) The second stage has the whole schedule again,
-    and only its epochs may be the result: a run takes twice the epochs of other methods.
-
-    The paper trains its first stage at a high, constant rate (`--preset own`: 0.08, 200 epochs, update from 70; then
-    120 epochs from rate 0.2), because that keeps the network from memorising wrong labels until they are replaced.
-    The common recipe uses the shared schedule, which has dropped the rate shortly before the first update.
+    Attributes
+    ----------
+    labels : SoftLabelTable
+        The current labels of all training rows.
+    has_labels : bool
+        False after a model is loaded: the labels belong to the rows of the training run.
+    predictions : PredictionWindow
+        Recent predictions for the labeled rows (first stage).
+    retraining : bool
+        Whether the second stage has begun.
     """
 
-    summary = "labels replaced by the mean of recent predictions, then a new network trained on them"
-    reference = "Tanaka et al. 2018"
+    traits = MethodTraits(
+        summary="labels replaced by the mean of recent predictions, then a new network trained on them",
+        reference="Tanaka et al. 2018",
+        paper_url="https://arxiv.org/abs/1803.11364",
+        relative_cost=2.4,
+        own_preset={
+            "epochs": 200,
+            "lr": 0.08,
+            "lr_milestones": (),
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "batch_size": 128,
+            "settings": {"window": 6.0, "retrain": 72.0, "retrain_lr": 0.2},
+        },
+    )
     Settings: ClassVar[type] = JointOptimizationSettings
-    own: ClassVar = {
-        "epochs": 200,
-        "lr": 0.08,
-        "lr_milestones": (),
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "batch_size": 128,
-        "settings": {"window": 6.0, "retrain": 72.0, "retrain_lr": 0.2},
-    }
 
     settings: JointOptimizationSettings
 
@@ -143,14 +176,14 @@ class JointOptimization(Method):
         self.candidates_from = first
         self.retraining = False
         self.rows = (given >= 0).nonzero()[:, 0]
-        self.labels = SoftLabelTable(given, classes, ONE_HOT, task.dtype)
-        self.labels_learned = True
-        self.predictions = Predictions(self.window, len(self.rows), classes, self.labels.logits)
+        self.labels = SoftLabelTable(given, classes, ONE_HOT_LOGIT, task.dtype)
+        self.has_labels = True
+        self.predictions = PredictionWindow(self.window, len(self.rows), classes, self.labels.logits)
         counts = torch.bincount(given[self.rows], minlength=classes).to(task.dtype)
         self.prior = torch.full_like(counts, 1 / classes) if settings.prior == "uniform" else counts / counts.sum()
 
     def lr_at(self, epoch: int) -> float:
-        """The schedule's rate, which starts anew with the second stage."""
+        """Return the learning rate of the schedule, which restarts with the second stage."""
         since = epoch - self.candidates_from
         if since < 0:
             return super().lr_at(epoch)
@@ -160,59 +193,61 @@ class JointOptimization(Method):
         return self.settings.retrain_lr * float(0.1**thirds)
 
     def begin_epoch(self, epoch: int) -> None:
-        """At the start of the second stage, make the new network."""
+        """Create the new network at the start of the second stage."""
         if epoch >= self.candidates_from and not self.retraining:
-            self._start_anew()
+            self._start_retraining()
         super().begin_epoch(epoch)
 
-    def _start_anew(self) -> None:
+    def _start_retraining(self) -> None:
         self.retraining = True
         self.net = self.task.make_net(1)
         self.sgd = self.make_sgd(self.net)
 
     def step(self, batch: Batch) -> Tensor:
-        """One step on the labels as they are, with the regularisers in the first stage."""
+        """Take one step on the current labels, with L_p and L_e in the first stage."""
         y = self.labels.logits[batch.index].softmax(1)
 
         def loss(logits: Tensor) -> Tensor:
-            l_c = soft_cross_entropy(logits, y).mean()
+            l_c = soft_label_cross_entropy(logits, y).mean()
             if self.retraining:
                 return l_c
             l_p, l_e = prior_loss(logits, self.prior), entropy_loss(logits).mean()
             return l_c + self.settings.a * l_p + self.settings.b * l_e
 
-        return self.minimise(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.x, batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
-        """Predict the labeled rows, and replace their labels once it is time."""
+        """Predict the labeled rows, and replace their labels from epoch `update_from`."""
         if self.retraining or epoch + self.window < self.update_from:
-            return  # nothing of this epoch would ever be in a label
+            return  # these predictions would leave the window before the first update
         x = self.task.train.x
-        self.predictions.add(torch.cat([self.logits(x[part]).softmax(1) for part in torch.split(self.rows, CHUNK)]))
+        self.predictions.add(
+            torch.cat([self.logits(x[rows]).softmax(1) for rows in torch.split(self.rows, MAX_CHUNK_SAMPLES)])
+        )
         if epoch + 1 >= self.update_from:
             mean = self.predictions.mean()
-            hard = ONE_HOT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)
+            hard = ONE_HOT_LOGIT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)
             self.labels.logits[self.rows] = mean.log() if self.settings.labels == "soft" else hard
 
     def soft_labels(self) -> Tensor | None:
-        """The label of every training row; uniform where none was given."""
-        return self.labels.soft_labels() if self.labels_learned else None
+        """Return the labels of all training rows, uniform for rows without a given label."""
+        return self.labels.soft_labels() if self.has_labels else None
 
-    def parts(self) -> dict[str, Part]:
-        """The first network with the predictions it has made, or the second; the labels in both."""
+    def components(self) -> dict[str, Stateful]:
+        """Return the network of the current stage and the labels, and in the first stage the recent predictions."""
         if self.retraining:
-            return {"second": self.net, "sgd": self.sgd, "labels": self.labels}
-        return super().parts() | {"labels": self.labels, "predictions": self.predictions}
+            return {"second_net": self.net, "sgd": self.sgd, "labels": self.labels}
+        return super().components() | {"labels": self.labels, "predictions": self.predictions}
 
-    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from there, in the stage it was."""
-        if "second" in state and not self.retraining:
-            self._start_anew()
-        super().load_state(state)
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Restore a checkpoint of either stage."""
+        if "second_net" in state and not self.retraining:
+            self._start_retraining()
+        super().load_state_dict(state)
 
-    def load_model(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the second network, the only one that is ever a result; of other rows there are no labels."""
+    def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the second network. Labels are not part of a model."""
         if not self.retraining:
-            self._start_anew()
-        super().load_model(tensors)
-        self.labels_learned = False
+            self._start_retraining()
+        super().load_model_state_dict(tensors)
+        self.has_labels = False

@@ -1,4 +1,7 @@
-"""What the methods with a label net share: warm-up on the given labels, then soft labels that it generates."""
+"""Base class of the methods with a label net: warm-up on the given labels, then phase 2 of Algorithm 1.
+
+The algorithm and its symbols are in `metalabelnet.methods.metalabelnet` and `metalabelnet.core.algorithm`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from metalabelnet.core.optimizers import Adam
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.methods.method import Method, Task
-from metalabelnet.nets.head import Extractor, find_head
+from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -23,31 +26,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Part
+    from metalabelnet.methods.method import Stateful
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNetSettings(Phase2Settings):
-    """Phase 2, the label net and its optimizer, with the paper's values for CIFAR-10."""
+    """Settings of phase 2, the label net and its optimizer, with the paper's values for CIFAR-10."""
 
-    beta: float = field(default=1e-2, metadata={"help": "β, the rate of the label net's Adam"})
-    label_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the label net's Adam"})
+    beta: float = field(default=1e-2, metadata={"help": "β, the learning rate of the label net (Adam)"})
+    label_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the label net (Adam)"})
     label_net: LabelNetKind = field(
-        default="single-layer", metadata={"help": "the label net: a single layer, or an MLP with one hidden layer"}
+        default="single-layer",
+        metadata={"help": "architecture of the label net: a single linear layer, or an MLP with one hidden layer"},
     )
 
 
-class Generated(Method):
-    """Phase 1 is cross-entropy on the labeled rows; phase 2 goes over all rows and reads no given label.
+class LabelNetMethod(Method):
+    """Phase 1 is cross-entropy on the labeled rows; phase 2 uses all rows and generates their labels.
 
-    warmup        the epochs of phase 1
-    clean_weight  how much the classifier follows the clean batch in phase 2
+    Attributes
+    ----------
+    warmup : int
+        Number of epochs of phase 1.
+    clean_weight : float
+        Weight γ of the gradient of the clean loss in the classifier's step in phase 2.
+    phase2 : Phase2 or None
+        Extractor, label net and optimizers of phase 2; None during warm-up.
+    features : list of Tensor or None
+        Cache of g(x) of the training rows, which do not change in phase 2.
     """
 
-    traceable = True
-    unlabeled = "used"
-    needs_clean = True
-    has_warmup = True
     clean_weight: float = 0.0
 
     settings: LabelNetSettings
@@ -55,17 +63,17 @@ class Generated(Method):
     def __init__(self, task: Task, settings: LabelNetSettings) -> None:
         super().__init__(task, settings)
         self.warmup = task.schedule.warmup
-        few = to_input(task.train.x[:2], task.dtype)
-        self.head = find_head(self.net, few, len(task.train.classes), task.head)
+        examples = to_input(task.train.x[:2], task.dtype)
+        self.head = find_head(self.net, examples, len(task.train.classes), task.head)
         self.phase2: Phase2 | None = None
         self.features: list[Tensor] | None = None
 
     def labeled_only(self, epoch: int) -> bool:
-        """Phase 2 takes unlabeled rows in."""
+        """Return True in warm-up; phase 2 also uses unlabeled rows."""
         return epoch < self.warmup
 
     def begin_epoch(self, epoch: int) -> None:
-        """At the end of warm-up, build what phase 2 needs."""
+        """Create the components of phase 2 at the end of warm-up."""
         super().begin_epoch(epoch)
         if epoch >= self.warmup and self.phase2 is None:
             self._build_phase2()
@@ -73,7 +81,7 @@ class Generated(Method):
     def _build_phase2(self) -> None:
         s = self.settings
         self.features = None
-        g = Extractor(self.net, self.head)
+        g = FeatureExtractor(self.net, self.head)
         randomness = generator(self.task.seed, "label net")
         m = make_label_net(s.label_net, g.width, len(self.task.train.classes), randomness)
         m.to(self.task.train.x.device, self.task.dtype)
@@ -81,54 +89,54 @@ class Generated(Method):
         self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=s, clean_weight=self.clean_weight)
 
     def phase(self) -> str:
-        """Warm-up, or phase 2."""
+        """Return "warm-up" or "phase 2"."""
         return "warm-up" if self.phase2 is None else "phase 2"
 
     def step(self, batch: Batch) -> Tensor:
-        """Warm-up on the given labels, or one iteration of Algorithm 1 that does not see them."""
+        """Take one step on the given labels in warm-up; one iteration of Algorithm 1, without them, in phase 2."""
         if self.phase2 is None:
-            return self.learn(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
         return self.phase2.step(batch.x, batch.clean_x, batch.clean_y, seed=batch.seed)
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
-        """ŷ for every training row, from the samples as they are, without augmentation, dropout or batch statistics."""
+        """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.phase2 is None:
             return None
-        return torch.cat([predict(self.phase2.m, v).exp() for v in self._features()])
+        return torch.cat([predict(self.phase2.m, v).exp() for v in self._train_features()])
 
-    def _features(self) -> Iterable[Tensor]:
-        """g(x) of the training rows, a piece at a time.
+    def _train_features(self) -> Iterable[Tensor]:
+        """Return g(x) of the training rows in chunks, cached if the samples themselves are in memory.
 
-        g is fixed from the end of warm-up on: computed once, and kept where the samples themselves fit into memory.
+        g does not change after warm-up.
         """
         if self.features is not None:
             return self.features
         assert self.phase2 is not None
         g, dtype = self.phase2.g, self.task.dtype
-        pieces = (g(to_input(x, dtype)) for x in chunks(self.task.train.x))
+        features = (g(to_input(x, dtype)) for x in chunks(self.task.train.x))
         if isinstance(self.task.train.x, DiskTensor):
-            return pieces
-        self.features = list(pieces)
+            return features
+        self.features = list(features)
         return self.features
 
-    def parts(self) -> dict[str, Part]:
-        """From phase 2 on, the extractor, the label net and its Adam too."""
+    def components(self) -> dict[str, Stateful]:
+        """Add the extractor, the label net and its Adam in phase 2."""
         if self.phase2 is None:
-            return super().parts()
+            return super().components()
         p = self.phase2
-        return super().parts() | {"extractor": p.g, "label_net": p.m, "adam": p.adam}
+        return super().components() | {"extractor": p.g, "label_net": p.m, "adam": p.adam}
 
-    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from there, in the phase it was."""
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Restore a checkpoint of either phase."""
         if "adam" in state:
             self._build_phase2()
         self.features = None
-        super().load_state(state)
+        super().load_state_dict(state)
 
-    def load_model(self, tensors: dict[str, Tensor]) -> None:
-        """Take over classifier, extractor and label net."""
+    def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the classifier and, if stored, the extractor and the label net."""
         if any(name.startswith("label_net.") for name in tensors) and self.phase2 is None:
             self._build_phase2()
         self.features = None
-        super().load_model(tensors)
+        super().load_model_state_dict(tensors)

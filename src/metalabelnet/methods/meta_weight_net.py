@@ -1,19 +1,40 @@
-"""Meta-Weight-Net: each sample weighted by a function of its loss that the clean samples shape."""
+"""Meta-Weight-Net (Shu et al. 2019, https://arxiv.org/abs/1902.07379).
+
+    θ̂ ← θ − λ ∇θ (1/N) Σ_i V_Θ(l_i) l_i                look-ahead
+    Θ ← Θ − Adam(∇Θ L_meta(f_θ̂(x_m), y_m))             meta-gradient, through θ̂
+    θ ← θ − SGD_λ(∇θ (1/N) Σ_i V_Θ(l_i) l_i)           with the new Θ
+
+    x_m, y_m  a batch of the clean set
+    f, θ      the classifier and its weights
+    V, Θ      the weight net, which maps the loss of a sample to its weight, and its weights
+    l_i       cross-entropy of sample i with its given label
+    λ         the current learning rate of the classifier
+    L_meta    cross-entropy on the clean batch
+
+There is no warm-up. The look-ahead has neither momentum nor weight decay. The weights are not normalized over the batch
+and V is trained with Adam, as in the authors' later code; their first code divides by the sum of the weights and uses
+SGD. The authors look ahead in a copy of the network, so the clean batch does not change the running statistics of
+BatchNorm; `clean_updates_statistics` changes this.
+
+`--preset own` has the paper's settings for uniform noise, there with a WRN-28-10 and 1,000 clean images that are
+augmented (here clean images are not). For class-dependent noise the paper uses a ResNet-32, 60 epochs, and milestones
+at 40 and 50.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from metalabelnet.core.algorithm import descend
-from metalabelnet.core.forward_ad_cache import Products
-from metalabelnet.core.forward_pass import Theta, forward, trainable
+from metalabelnet.core.algorithm import apply_gradients
+from metalabelnet.core.forward_ad_cache import ForwardADCache
+from metalabelnet.core.forward_pass import Theta, forward, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, Task
+from metalabelnet.methods.method import Method, MethodTraits, Task
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -22,15 +43,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Part
+    from metalabelnet.methods.method import Stateful
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weight_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """V(l) l with l = −log p_y (Shu et al. 2019, eq. 1): cross-entropy for V = 1, nothing for V = 0.
+    """Return V(l) l of every sample, with l = −log p_y (eq. 1 of the paper).
 
-    V reads the value of the loss and is no part of its derivative by the logits, which is V(l) (p − onehot_y): a
-    weight says how much a sample counts, and the classifier cannot lower its loss by moving the weight. In the
-    authors' code, too, the input of V is cut off from the graph, in the look-ahead and in the step.
+    V reads the detached loss, as in the authors' code, so the derivative by the logits is V(l) (p − onehot_y): the
+    classifier cannot lower its loss by changing the weights.
     """
     loss = cross_entropy(logits, labels)
     return weight_of(loss.detach()) * loss
@@ -38,51 +58,49 @@ def weighted_loss(logits: Tensor, labels: Tensor, weight_of: Callable[[Tensor], 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaWeightNetSettings:
-    """The weight net and its optimizer, with the authors' values."""
+    """Settings of the weight net and its optimizer, with the authors' values."""
 
-    hidden: int = field(default=100, metadata={"help": "hidden units of the weight net"})
-    weight_net_lr: float = field(default=1e-3, metadata={"help": "rate of the weight net's Adam"})
-    weight_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the weight net's Adam"})
+    hidden: int = field(default=100, metadata={"help": "number of hidden units of the weight net"})
+    weight_net_lr: float = field(default=1e-3, metadata={"help": "learning rate of the weight net (Adam)"})
+    weight_net_decay: float = field(default=1e-4, metadata={"help": "weight decay of the weight net (Adam)"})
     differentiation: Differentiation = field(default="exact", metadata={"help": "how the meta-gradient is computed"})
     clean_updates_statistics: bool = field(
         default=False,
-        metadata={"help": "whether the pass over the clean batch updates BatchNorm's running statistics"},
+        metadata={"help": "whether the forward pass over the clean batch updates BatchNorm's running statistics"},
     )
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
-            raise InputError(f"hidden={self.hidden}: the weight net needs hidden units, give 1 or more")
+            raise InputError(f"hidden={self.hidden} is out of range: give 1 or more hidden units")
 
 
 class MetaWeightNet(Method):
-    """Three steps a batch, from the first epoch on, with x_m, y_m the clean batch.
+    """Minimize the cross-entropy of the labeled rows, weighted by the weight net.
 
-        θ̂ = θ − λ ∇θ (1/N) Σ_i V_Θ(l_i) l_i        the look-ahead, λ the classifier's present rate
-        Θ goes by Adam against ∇Θ L_meta(f_θ̂(x_m), y_m)
-        θ goes by SGD against ∇θ (1/N) Σ_i V_Θ(l_i) l_i, with the new Θ
-
-    The look-ahead is a plain step, without momentum and weight decay. The weights are not normalised over the
-    batch and V goes by Adam, as in the authors' later code; their first script divided by the sum of the weights and
-    moved V by SGD. They look ahead in a copy of the network, so that the clean batch leaves no trace in the
-    running statistics; `clean_updates_statistics` changes that.
-
-    The paper's own settings are those for uniform noise, there with a WRN-28-10 and 1,000 clean images augmented
-    like the others (here clean images are not). With a ResNet-32, for flips, it took 60 epochs and drops at 40 and 50.
+    Attributes
+    ----------
+    weight_net, adam : WeightNet, Adam
+        V and its optimizer.
     """
 
-    summary = "each sample weighted by a learned function of its loss, so that the clean loss falls"
-    reference = "Shu et al. 2019"
-    needs_clean = True
-    traceable = True
+    traits = MethodTraits(
+        summary="sample weights from a net that reads the loss, meta-learned to lower the loss on the clean set",
+        reference="Shu et al. 2019",
+        paper_url="https://arxiv.org/abs/1902.07379",
+        needs_clean=True,
+        traceable=True,
+        looks_ahead=True,
+        relative_cost=3.2,
+        own_preset={
+            "epochs": 40,
+            "lr": 0.1,
+            "lr_milestones": (36, 38),
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+            "batch_size": 100,
+        },
+    )
     Settings: ClassVar[type] = MetaWeightNetSettings
-    own: ClassVar[dict[str, Any]] = {
-        "epochs": 40,
-        "lr": 0.1,
-        "lr_milestones": (36, 38),
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "batch_size": 100,
-    }
 
     settings: MetaWeightNetSettings
 
@@ -96,12 +114,12 @@ class MetaWeightNet(Method):
         self.meta_gradient = MetaGradient(settings.differentiation)
 
     def step(self, batch: Batch) -> Tensor:
-        """Look ahead, move the weight net, then the classifier."""
+        """Look ahead, update the weight net, then the classifier."""
         net, v, s = self.net, self.weight_net, self.settings
-        theta, big_theta, products = trainable(net), list(v.parameters()), Products()
+        theta, theta_v, cache = trainable_parameters(net), list(v.parameters()), ForwardADCache()
 
         def logits_at(weights: Theta, *, first: bool = False) -> Tensor:
-            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, products=products)
+            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, cache=cache)
 
         def l_train(logits: Tensor) -> Tensor:
             return weighted_loss(logits, batch.given, v).mean()
@@ -113,20 +131,20 @@ class MetaWeightNet(Method):
             ).mean()
 
         logits = logits_at(theta, first=True)
-        by_big_theta = self.meta_gradient(
+        gradient_v = self.meta_gradient(
             theta=theta,
-            phi=big_theta,
+            phi=theta_v,
             logits=logits,
             logits_at=logits_at,
             training_loss=l_train,
             meta_loss=l_meta,
             inner_step=self.sgd.lr,
         )
-        descend(self.adam, big_theta, by_big_theta)
+        apply_gradients(self.adam, theta_v, gradient_v)
         loss = l_train(logits)
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
+        apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def parts(self) -> dict[str, Part]:
-        """The weight net and its Adam too."""
-        return super().parts() | {"weight_net": self.weight_net, "adam": self.adam}
+    def components(self) -> dict[str, Stateful]:
+        """Add the weight net and its Adam."""
+        return super().components() | {"weight_net": self.weight_net, "adam": self.adam}

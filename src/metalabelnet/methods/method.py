@@ -1,16 +1,32 @@
-"""What a method is given, and what it offers. The training loop knows nothing else."""
+"""The interface of a method: what it receives (`Task`, `Schedule`), what it declares (`MethodTraits`), its hooks.
+
+To add a method, write a file in this folder with a subclass of `Method`, and add it to the table in `__init__.py`.
+The training loop calls the hooks in this order:
+
+    method = SomeMethod(task, settings)
+    method.load_state_dict(state)                    only when a run is resumed
+    for epoch in range(method.epochs):
+        method.labeled_only(epoch)                   selects the rows of the epoch
+        method.begin_epoch(epoch)
+        for batch in epoch:
+            loss = method.step(batch)
+        method.end_epoch(epoch)
+        method.logits(x), method.soft_labels()       evaluation, and the label table
+        method.model_state_dict()                    if this epoch is the best so far
+    method.load_model_state_dict(best)
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from metalabelnet.core.algorithm import descend
-from metalabelnet.core.forward_pass import forward, predict, trainable
+from metalabelnet.core.algorithm import apply_gradients
+from metalabelnet.core.forward_pass import forward, predict, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.optimizers import SGD
@@ -23,20 +39,33 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
 
 
-# The CIFAR-10 recipe of the paper, and of several others it is compared with, as fields of a run.
-CIFAR10_RECIPE: dict[str, Any] = {
-    "epochs": 120,
-    "lr": 1e-2,
-    "lr_milestones": (40, 80),
-    "batch_size": 128,
-    "momentum": 0.9,
-    "weight_decay": 1e-4,
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How long and how fast: epochs, warm-up, and the classifier's SGD."""
+    """Length of the training and hyperparameters of the classifier's SGD.
+
+    Attributes
+    ----------
+    epochs : int
+        Number of epochs.
+    warmup : int
+        Number of epochs of warm-up, for methods that have one (`MethodTraits.has_warmup`).
+    lr : float
+        Initial learning rate λ.
+    lr_milestones : tuple of int
+        Epochs at which the learning rate is divided by 10.
+    momentum : float
+        Momentum of SGD.
+    weight_decay : float
+        Weight decay of SGD.
+
+    Examples
+    --------
+    >>> schedule = Schedule(
+    ...     epochs=120, warmup=44, lr=0.01, lr_milestones=(40, 80), momentum=0.9, weight_decay=1e-4
+    ... )
+    >>> [round(schedule.lr_at(epoch), 6) for epoch in (0, 39, 40, 80)]
+    [0.01, 0.01, 0.001, 0.0001]
+    """
 
     epochs: int
     warmup: int
@@ -46,17 +75,30 @@ class Schedule:
     weight_decay: float
 
     def lr_at(self, epoch: int) -> float:
-        """λ in this epoch: a tenth after each drop. Epochs count from 0."""
-        return self.lr * float(0.1 ** sum(epoch >= drop for drop in self.lr_milestones))
+        """Return the learning rate λ of an epoch. Epochs count from 0."""
+        return self.lr * float(0.1 ** sum(epoch >= milestone for milestone in self.lr_milestones))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a method works on.
+    """The data and the settings of a run that a method receives.
 
-    make_net  the k-th new network of the run, on the right device
-    train     the rows with untrusted labels, some perhaps without one
-    clean     the rows with labels to trust, as many as may be learned from
+    Attributes
+    ----------
+    make_net : callable
+        ``make_net(k)`` returns the k-th network of the run, newly initialized, on the device of the data.
+    train : Rows
+        The training rows with their given labels; −1 marks a row without one.
+    clean : Rows
+        The clean set, without the rows that are held out for validation.
+    schedule : Schedule
+        Length of the training and hyperparameters of SGD.
+    dtype : torch.dtype
+        Data type of the networks and their inputs.
+    seed : int
+        Seed of the run. Draw random numbers from ``seeds.generator(seed, "name of the stream", ...)`` only.
+    head : str or None
+        Name of the classifier's last layer; None to detect it.
     """
 
     make_net: Callable[[int], nn.Module]
@@ -69,151 +111,253 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MethodTraits:
+    """Facts about a method that hold for every run of it. The rest of the package reads them from here only.
+
+    Attributes
+    ----------
+    summary : str
+        One line for lists of methods.
+    reference : str
+        Authors and year of the paper; "–" if there is none.
+    paper_url : str
+        Address of the paper; empty if there is none.
+    uses_unlabeled : bool
+        Whether training rows without a given label influence the model. Otherwise they are left out.
+    needs_clean : bool
+        Whether the method learns from the clean set whatever its settings. A method for which this depends on the
+        settings overrides `Method.reads_clean`.
+    has_warmup : bool
+        Whether the method uses ``Schedule.warmup``. Epochs of warm-up are never selected as the result.
+    reads_given : bool
+        Whether the given labels, and so their noise, influence the model.
+    traceable : bool
+        Whether `Method.step` can be traced once per phase and replayed. It must then read no Python value that
+        changes within a phase; keep such values in tensors and change them in place.
+    looks_ahead : bool
+        Whether a step differentiates through a look-ahead step of the classifier, and so keeps several forward
+        passes in memory.
+    relative_cost : float
+        Time of a run divided by that of cross-entropy with the same schedule, measured on `digits` with default
+        settings. Used to estimate the time of a run before it starts.
+    own_preset : mapping
+        Fields of a run that ``--preset own`` sets: the values of the method's own paper, with the method's settings
+        under "settings".
+    """
+
+    summary: str
+    reference: str
+    paper_url: str = ""
+    uses_unlabeled: bool = False
+    needs_clean: bool = False
+    has_warmup: bool = False
+    reads_given: bool = True
+    traceable: bool = False
+    looks_ahead: bool = False
+    relative_cost: float = 1.0
+    own_preset: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """For methods with nothing to set."""
+    """Settings of a method that has none."""
 
 
-class Part(Protocol):
-    """Something with a state: a network, an optimizer, a label table."""
+class Stateful(Protocol):
+    """An object with a state: a network, an optimizer, a label table."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take a state over."""
+        """Restore the state."""
         ...
 
 
 class Method(ABC):
-    """A method owns its networks, optimizers and label tables.
+    """Base class of all methods. A method owns its networks, optimizers and label tables.
 
-    The constructor builds what the first epoch needs; later parts come in `begin_epoch`. The classifier's SGD,
-    with its momentum, is one and the same through all phases. `parts` names everything that has a state.
+    The constructor creates what the first epoch needs; a later phase creates its networks in `begin_epoch`, and
+    again in `load_state_dict` and `load_model_state_dict`. The classifier's SGD keeps its momentum over all phases.
+    A subclass defines `traits` and `step`, and overrides what else it needs.
 
-    epochs           how many epochs the method takes: those of the schedule, unless it has stages of its own
-    candidates_from  the first epoch whose model may be the result: what comes before only prepares
-    strong_from      the first epoch that wants a strong view of the training samples; None: none does
-    clean_from       the first epoch in which the classifier's weights follow the clean labels; None: none does
+    Parameters
+    ----------
+    task : Task
+        The data and the settings of the run.
+    settings : object
+        An instance of the class's `Settings`.
+
+    Attributes
+    ----------
+    traits : MethodTraits
+        Facts about the method (class attribute).
+    Settings : type
+        Frozen keyword-only dataclass of the method's settings; the metadata of each field holds its help text under
+        "help" (class attribute).
+    net : torch.nn.Module
+        The classifier f with weights θ.
+    sgd : SGD
+        The optimizer of `net`.
+    epochs : int
+        Number of epochs the method takes: that of the schedule, unless the method has stages of its own.
+    candidates_from : int
+        First epoch whose model may be selected as the result.
+    strong_augment_from : int or None
+        First epoch whose batches contain strongly augmented samples (``Batch.strong_x``); None if none does.
+    clean_from : int or None
+        First epoch in which the classifier is trained on the clean labels; None if it never is. (A method that uses
+        the clean set only to learn labels or sample weights has None.)
+
+    Examples
+    --------
+    >>> class SmoothedLabels(Method):
+    ...     traits = MethodTraits(summary="cross-entropy with label smoothing", reference="Szegedy et al. 2016")
+    ...
+    ...     def step(self, batch):
+    ...         loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
+    ...         return self.sgd_step(lambda logits: loss_fn(logits, batch.given), batch.x, batch.seed)
     """
 
-    summary: ClassVar[str]
-    reference: ClassVar[str]
+    traits: ClassVar[MethodTraits]
     Settings: ClassVar[type] = NoSettings
-    unlabeled: ClassVar[Literal["used", "left out"]] = "left out"
-    needs_clean: ClassVar[bool] = False  # whether it learns from clean rows whatever its settings are
-    has_warmup: ClassVar[bool] = False  # whether the schedule's warm-up means something to it
-    reads_given: ClassVar[bool] = True  # whether the given labels, and so their noise, have a part in what comes out
-    traceable: ClassVar[bool] = False  # whether a step reads nothing on the host that changes within a phase
-    strong_from: int | None = None
+    strong_augment_from: int | None = None
     clean_from: int | None = None
-    own: ClassVar[Mapping[str, Any]] = {}  # what `--preset own` changes in a run: its own paper's settings
 
     def __init__(self, task: Task, settings: Any) -> None:
         self.task = task
         self.settings = settings
         self.epochs = task.schedule.epochs
-        self.candidates_from = task.schedule.warmup if self.has_warmup else 0
+        self.candidates_from = task.schedule.warmup if self.traits.has_warmup else 0
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
 
     @property
     def learns_from_clean(self) -> bool:
-        """Whether the classifier's weights follow the clean labels, sooner or later."""
+        """Whether the classifier is trained on the clean labels in any epoch."""
         return self.clean_from is not None
 
     @classmethod
-    def reads_clean(cls, settings: Any) -> bool:  # noqa: ARG003 (some ask them)
-        """Whether the method, with these settings, learns anything from the clean rows: without any it cannot run."""
-        return cls.needs_clean
+    def reads_clean(cls, settings: Any) -> bool:  # noqa: ARG003 (subclasses read the settings)
+        """Return whether the method needs a clean set with these settings."""
+        return cls.traits.needs_clean
 
     def make_sgd(self, net: nn.Module) -> SGD:
-        """The schedule's optimizer for a classifier."""
+        """Return an SGD optimizer for a classifier, with the hyperparameters of the schedule."""
         s = self.task.schedule
-        return SGD(trainable(net).values(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
+        return SGD(trainable_parameters(net).values(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
 
     def lr_at(self, epoch: int) -> float:
-        """The classifier's learning rate in this epoch."""
+        """Return the classifier's learning rate in an epoch."""
         return self.task.schedule.lr_at(epoch)
 
     def labeled_only(self, epoch: int) -> bool:
-        """Whether this epoch goes over the labeled rows only, or over all."""
+        """Return whether the batches of an epoch contain labeled rows only. Called before `begin_epoch`."""
         return True
 
     def begin_epoch(self, epoch: int) -> None:
-        """Get ready for an epoch: the rate, train mode, and whatever changes between phases.
+        """Prepare an epoch: set learning rates and train mode, and start a new phase if one begins.
 
-        Called again when a run is resumed within the epoch, and must then leave the state it finds.
+        Called before the first step of each epoch, and again when a run is resumed within the epoch: an override
+        must then leave a restored state unchanged.
         """
-        for part in self.parts().values():
-            if isinstance(part, nn.Module):
-                part.train()
-            elif isinstance(part, SGD):
-                part.set_lr(self.lr_at(epoch))
+        for component in self.components().values():
+            if isinstance(component, nn.Module):
+                component.train()
+            elif isinstance(component, SGD):
+                component.set_lr(self.lr_at(epoch))
 
     def phase(self) -> str:
-        """Which of its kinds of step the method takes now: what is recorded in one phase is not replayed in another."""
+        """Return the name of the current phase. A step traced in one phase is not replayed in another."""
         return "only"
 
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:
-        """Learn from one batch; give the loss, on the device."""
+        """Train on one batch. Called once per batch.
+
+        Parameters
+        ----------
+        batch : Batch
+            Training samples with given labels and row numbers, clean samples with labels, and a seed for random
+            numbers such as dropout masks.
+
+        Returns
+        -------
+        Tensor
+            The loss, a detached scalar on the device. Do not read it on the host: that would wait for the GPU.
+        """
 
     def end_epoch(self, epoch: int) -> None:
-        """Revise what is revised once an epoch."""
+        """Update what changes once per epoch. Called after the last step, before the epoch is evaluated."""
 
     def logits(self, x: Tensor) -> Tensor:
-        """The classifier's logits for samples as they are stored."""
+        """Return the logits of samples as they are stored (`Rows.x`), in eval mode."""
         return predict(self.classifier(), to_input(x, self.task.dtype))
 
     def classifier(self) -> nn.Module:
-        """The module that predicts: from what a network reads (`to_input`) to logits."""
+        """Return the module that predicts: it maps network inputs (`to_input`) to logits."""
         return self.net
 
-    def reader(self) -> nn.Module:
-        """A network that has learned from given labels by now, whose features can be asked."""
+    def feature_net(self) -> nn.Module:
+        """Return a network trained on the given labels, whose penultimate features are used to check labels."""
         return self.net
 
     def soft_labels(self) -> Tensor | None:
-        """The soft label of every training row, where the method has made some."""
+        """Return the soft labels of all training rows, (N, classes), or None if the method has none (yet)."""
         return None
 
-    def parts(self) -> dict[str, Part]:
-        """Everything with a state, by name. The modules among them are the model."""
+    def components(self) -> dict[str, Stateful]:
+        """Return everything with a state, by name. The `nn.Module` components form the model."""
         return {"net": self.net, "sgd": self.sgd}
 
-    def state(self) -> dict[str, dict[str, Any]]:
-        """All that is needed to go on from here."""
-        return {name: part.state_dict() for name, part in self.parts().items()}
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the states of all components: what a checkpoint stores of the method."""
+        return {name: component.state_dict() for name, component in self.components().items()}
 
-    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from there."""
-        for name, part in self.parts().items():
-            part.load_state_dict(state[name])
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Restore a checkpoint. A method with phases first creates the components of the stored phase."""
+        for name, component in self.components().items():
+            component.load_state_dict(state[name])
 
-    def model(self) -> dict[str, Tensor]:
-        """The tensors of all networks, by name: what is kept of a finished run."""
+    def model_state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors of all modules as "component.key": what model.safetensors stores."""
         return {
             f"{name}.{key}": tensor
-            for name, part in self.parts().items()
-            if isinstance(part, nn.Module)
-            for key, tensor in part.state_dict().items()
+            for name, component in self.components().items()
+            if isinstance(component, nn.Module)
+            for key, tensor in component.state_dict().items()
         }
 
-    def load_model(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the networks of a finished run."""
-        for name, part in self.parts().items():
-            if isinstance(part, nn.Module):
+    def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore all modules from the tensors of `model_state_dict`."""
+        for name, component in self.components().items():
+            if isinstance(component, nn.Module):
                 own = {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
-                part.load_state_dict(own)
+                component.load_state_dict(own)
 
-    def minimise(self, loss_of: Callable[[Tensor], Tensor], x: Tensor, seed: int) -> Tensor:
-        """One step of the classifier against a scalar loss of its logits; gives that loss."""
-        theta = trainable(self.net)
+    def sgd_step(self, loss_of: Callable[[Tensor], Tensor], x: Tensor, seed: int) -> Tensor:
+        """Take one SGD step of the classifier and return the loss.
+
+        Parameters
+        ----------
+        loss_of : callable
+            Maps the logits of x to a scalar loss.
+        x : Tensor
+            Network inputs, such as ``batch.x``.
+        seed : int
+            Seed of the dropout masks, such as ``batch.seed``.
+
+        Returns
+        -------
+        Tensor
+            The loss before the step, detached.
+        """
+        theta = trainable_parameters(self.net)
         loss = loss_of(forward(self.net, x, theta, seed=seed, update_statistics=True))
-        descend(self.sgd, theta.values(), gradients(loss, theta).values())
+        apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def learn(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
-        """One conventional step: cross-entropy on these labels."""
-        return self.minimise(lambda logits: cross_entropy(logits, labels).mean(), x, seed)
+    def cross_entropy_step(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
+        """Take one SGD step of the classifier on the mean cross-entropy with these labels; return the loss."""
+        return self.sgd_step(lambda logits: cross_entropy(logits, labels).mean(), x, seed)

@@ -8,8 +8,9 @@ from torch import nn
 class CNN8(nn.Sequential):
     """Six 3×3 convolutions (64-64-128-128-196-196) and two linear layers (256, classes).
 
-    BatchNorm and ReLU after every layer but the last, pooling by two after each pair of convolutions.
-    Convolutions start from He's normal distribution over outgoing connections, as in the authors' code.
+    BatchNorm and ReLU follow every layer but the last; 2×2 max pooling follows each pair of convolutions. Weights of
+    convolutions are initialized from He's normal distribution with fan-out, as in the authors' code, all other
+    parameters by PyTorch's defaults.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:

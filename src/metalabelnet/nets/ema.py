@@ -1,4 +1,4 @@
-"""The average of a classifier over its steps."""
+"""Exponential moving average (EMA) of a classifier's weights."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metalabelnet.core.forward_pass import precision
+from metalabelnet.core.forward_pass import mixed_precision_context
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.nets.head import read_and_given
+from metalabelnet.nets.head import features_and_logits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 class EMA:
-    """θ̃ ← kθ̃ + (1 − k)θ after every step t = 1, 2, …, with k = min(most, (1 + t)/(10 + t)).
+    """The average θ̃ ← kθ̃ + (1 − k)θ, updated after step t = 1, 2, …, with decay k = min(max_decay, (1 + t)/(10 + t)).
 
-    It looks back over a tenth of the steps so far, or over 1/(1 − most) of them if that is fewer: short runs and long
-    ones need no number of their own. With most = 0 it is the classifier itself. BatchNorm's statistics are
-    averaged like the weights; the network is always in eval mode.
+    The average covers about the last tenth of the steps so far, at most 1/(1 − max_decay) steps, so that short and long
+    runs can use the same setting. With max_decay = 0 it equals the classifier. BatchNorm's statistics are averaged like
+    the weights. The averaged network is always in eval mode.
     """
 
-    def __init__(self, net: nn.Module, head: str, most: float) -> None:
+    def __init__(self, net: nn.Module, head: str, max_decay: float) -> None:
         self.net = copy.deepcopy(net).requires_grad_(requires_grad=False).eval()
-        self.head, self.most = head, most
+        self.head, self.max_decay = head, max_decay
         first = next(self.net.parameters())
-        self.memory = TensorState(steps=torch.zeros((), dtype=first.dtype, device=first.device))
+        self.state = TensorState(steps=torch.zeros((), dtype=first.dtype, device=first.device))
 
     @torch.no_grad()
-    def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits of x: what the last layer reads, and what it gives."""
-        with precision():
-            v, logits = read_and_given(self.net, self.head, x)
+    def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and logits of x: input and output of the last layer."""
+        with mixed_precision_context():
+            v, logits = features_and_logits(self.net, self.head, x)
         return v.to(x.dtype), logits.to(x.dtype)
 
     @torch.no_grad()
-    def follow(self, net: nn.Module) -> None:
-        """Take the classifier's last step in."""
-        t = self.memory["steps"].add_(1)
-        keep = ((1 + t) / (10 + t)).clamp_max(self.most)
-        slow, fast = ([*n.parameters(), *n.buffers()] for n in (self.net, net))
-        pairs = list(zip(slow, fast, strict=True))
-        ours, theirs = map(list, zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True))
-        torch._foreach_mul_(ours, keep)
-        torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - keep))  # noqa: SLF001 (as torch.optim does)
-        for count, new in pairs:
-            if not count.is_floating_point():
-                count.copy_(new)
+    def update(self, net: nn.Module) -> None:
+        """Update the average after a step of the classifier."""
+        t = self.state["steps"].add_(1)
+        decay = ((1 + t) / (10 + t)).clamp_max(self.max_decay)
+        averaged, current = ([*n.parameters(), *n.buffers()] for n in (self.net, net))
+        pairs = list(zip(averaged, current, strict=True))
+        averages, values = map(list, zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True))
+        torch._foreach_mul_(averages, decay)
+        torch._foreach_add_(averages, torch._foreach_mul(values, 1 - decay))  # noqa: SLF001 (as torch.optim does)
+        for counter, value in pairs:
+            if not counter.is_floating_point():
+                counter.copy_(value)

@@ -1,4 +1,4 @@
-"""Several networks that predict as one."""
+"""An ensemble of networks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Ensemble(nn.Module):
-    """The logarithm of the mean of several networks' probabilities."""
+    """Averages the probabilities of several networks."""
 
     def __init__(self, *nets: nn.Module) -> None:
         super().__init__()
@@ -17,6 +17,6 @@ class Ensemble(nn.Module):
         self.train(nets[0].training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits whose softmax is the mean."""
-        each = torch.stack([net(x) for net in self.nets])
-        return each.log_softmax(2).logsumexp(0) - math.log(len(self.nets))
+        """Return the logarithm of the mean probabilities."""
+        logits = torch.stack([net(x) for net in self.nets])
+        return logits.log_softmax(2).logsumexp(0) - math.log(len(self.nets))

@@ -1,4 +1,4 @@
-"""Networks from elsewhere: timm's, torchvision's, and the user's own function."""
+"""Networks from timm, from torchvision, or from a user's function."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from metalabelnet.errors import InputError, missing_package, unknown
+from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-OUTSIDE = ("timm:NAME", "torchvision:NAME", "MODULE:FUNCTION")
+EXTERNAL_FORMS = ("timm:NAME", "torchvision:NAME", "MODULE:FUNCTION")
 HUB = "hub"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet: what nearly all of them were trained with
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # most networks are pretrained with these
 
 
-def is_outside(name: str) -> bool:
-    """Whether a name means a network from elsewhere."""
-    place, colon, rest = name.partition(":")
-    return bool(place and colon and rest) and name not in OUTSIDE
+def is_external(name: str) -> bool:
+    """Whether a name has one of the forms `EXTERNAL_FORMS`."""
+    source, colon, rest = name.partition(":")
+    return bool(source and colon and rest) and name not in EXTERNAL_FORMS
 
 
-def is_users(name: str) -> bool:
-    """Whether a name means the user's own function, code that runs when the network is built."""
-    return is_outside(name) and name.partition(":")[0] not in ("timm", "torchvision")
+def is_user_function(name: str) -> bool:
+    """Whether a name refers to a user's function, which is executed when the network is built."""
+    return is_external(name) and name.partition(":")[0] not in ("timm", "torchvision")
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, pretrained: str | None) -> nn.Module:
-    """The network of that name for samples of this shape."""
-    place, _, rest = name.partition(":")
-    if is_users(name):
-        net = _users(place, rest, shape, classes)
+    """Return the network of that name for samples of this shape."""
+    source, _, rest = name.partition(":")
+    if is_user_function(name):
+        net = _build_user_net(source, rest, shape, classes)
     elif len(shape) != 3 or shape[0] != 3:
-        raise InputError(f"the network {name} takes color images, not samples of shape {shape}")
+        raise InputError(f"the network {name} takes color images, not samples of shape {shape}; choose another network")
     else:
-        net = (_timm if place == "timm" else _torchvision)(rest, classes, pretrained)
-    _try(net, name, shape, classes)
+        net = (_build_timm if source == "timm" else _build_torchvision)(rest, classes, pretrained)
+    _check_output(net, name, shape, classes)
     return net
 
 
 @torch.no_grad()
-def _try(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """Show that samples of this shape go through, before anything is trained."""
+def _check_output(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """Raise `InputError` unless the network returns one logit per class for samples of this shape."""
     mode, dtype = net.training, next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
     try:
         logits = net.eval()(torch.zeros(2, *shape, dtype=dtype))
     except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the network {name} does not take samples of shape {shape}: {reason}") from error
+        raise InputError(f"the network {name} does not accept samples of shape {shape}: {reason}") from error
     finally:
         net.train(mode)
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
-        gives = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the network {name} gives {gives} for 2 samples, not logits of shape (2, {classes})")
+        output = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the network {name} returns {output} for 2 samples, not logits of shape (2, {classes})")
 
 
-class Standardised(nn.Module):
-    """A network for images standardised by its own mean and deviation, given images scaled to [−1, 1]."""
+class InputNormalization(nn.Module):
+    """Normalizes images scaled to [−1, 1] by the mean and standard deviation that a network was pretrained with."""
 
     mean: Tensor
     std: Tensor
@@ -79,29 +79,29 @@ class Standardised(nn.Module):
         self.register_buffer("std", torch.tensor(tuple(std)).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits of the network."""
         return self.net(((x + 1) / 2 - self.mean) / self.std)  # type: ignore[no-any-return]
 
 
-def _timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    timm = _imported("timm", f"the network timm:{name}")
+def _build_timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
+    timm = _import_package("timm", f"the network timm:{name}")
     if not timm.is_model(name.partition(".")[0]):
-        raise unknown("network of timm", name, timm.list_models())
-    with _hub(f"timm:{name}"):
+        raise unknown_name_error("network of timm", name, timm.list_models())
+    with _hub_errors(f"timm:{name}"):
         net: nn.Module = timm.create_model(name, pretrained=pretrained == HUB, num_classes=classes)
     if pretrained not in (None, HUB):
         load_weights(net, Path(str(pretrained)))
-    about: Any = net.pretrained_cfg
-    return Standardised(net, about.get("mean", MEAN), about.get("std", STD))
+    config: Any = net.pretrained_cfg
+    return InputNormalization(net, config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD))
 
 
-def _torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    models = _imported("torchvision", f"the network torchvision:{name}").models
-    known = models.list_models(module=models)
-    if name not in known:
-        raise unknown("network of torchvision", name, known)
+def _build_torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
+    models = _import_package("torchvision", f"the network torchvision:{name}").models
+    names = models.list_models(module=models)
+    if name not in names:
+        raise unknown_name_error("network of torchvision", name, names)
     if pretrained == HUB:
-        with _hub(f"torchvision:{name}"):
+        with _hub_errors(f"torchvision:{name}"):
             net: nn.Module = models.get_model(name, weights="DEFAULT")
         last = [key for key, module in net.named_modules() if isinstance(module, nn.Linear)][-1]
         old = net.get_submodule(last)
@@ -111,114 +111,115 @@ def _torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
         net = models.get_model(name, weights=None, num_classes=classes)
         if pretrained is not None:
             load_weights(net, Path(pretrained))
-    return Standardised(net, MEAN, STD)
+    return InputNormalization(net, IMAGENET_MEAN, IMAGENET_STD)
 
 
-def _imported(package: str, purpose: str) -> Any:
-    """The package, or a sentence that says what to install."""
+def _import_package(package: str, purpose: str) -> Any:
+    """Return the imported package, or raise an `InputError` that names what to install."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise missing_package(package, "nets", purpose) from error
-    except (RuntimeError, OSError) as error:  # its compiled part, or that of torchvision, was made for another torch
+        raise missing_package_error(package, "nets", purpose) from error
+    except (RuntimeError, OSError) as error:  # its compiled extension was built for another version of torch
         reason = " ".join(str(error).split())[:150]
         raise InputError(
-            f"{purpose} needs {package}, which cannot be imported here ({reason}): "
-            "install the version of torchvision that belongs to the version of torch"
+            f"{purpose} needs {package}, which cannot be imported ({reason}): "
+            "install the version of torchvision that belongs to the installed version of torch"
         ) from error
 
 
-def _users(place: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+def _build_user_net(source: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Call the user's function with the shape of a sample and the number of classes.
 
-    The place is a module as Python finds it, the current folder first, or the path of a .py file.
+    The source is a module on Python's path, with the current folder first, or the path of a .py file.
     """
     try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        if source.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(source).stem, source)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:
-            with _current_folder():
-                module = importlib.import_module(place)
+            with _current_folder_on_path():
+                module = importlib.import_module(source)
     except (ImportError, FileNotFoundError) as error:
         raise InputError(
-            f"the network {place}:{function}: {place} cannot be imported ({error}); it is a module that Python finds "
+            f"the network {source}:{function}: {source} cannot be imported ({error}); give a module that Python finds "
             "from the current folder, or the path of a .py file"
         ) from error
     except Exception as error:
-        raise _fails(f"{place}:{function}", error) from error
+        raise _user_code_error(f"{source}:{function}", error) from error
     make = getattr(module, function, None)
     if not callable(make):
-        raise InputError(f"the network {place}:{function}: {place} has no function {function}")
+        raise InputError(f"the network {source}:{function}: {source} has no function {function}")
     try:
         net = make(shape, classes)
     except Exception as error:
-        raise _fails(f"{place}:{function}", error) from error
+        raise _user_code_error(f"{source}:{function}", error) from error
     if not isinstance(net, nn.Module):
-        raise InputError(f"the network {place}:{function}: it gives {type(net).__name__}, not an nn.Module")
+        raise InputError(f"the network {source}:{function}: it returns {type(net).__name__}, not an nn.Module")
     return net
 
 
-def _fails(name: str, error: Exception) -> InputError:
-    """What the user's own code ended in, and where."""
+def _user_code_error(name: str, error: Exception) -> InputError:
+    """Return an error that names the exception in the user's code and its position."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
     where = "" if file == __file__ else f" at {file}:{line}"
     reason = " ".join(str(error).split())[:200]
     return InputError(
-        f"the network {name} cannot be made: {type(error).__name__}{where} ({reason}); its function is called with the "
-        "shape of a sample and the number of classes"
+        f"the network {name} cannot be built: {type(error).__name__}{where} ({reason}); its function is called with "
+        "the shape of a sample and the number of classes"
     )
 
 
 def load_weights(net: nn.Module, file: Path) -> None:
-    """Take over the weights that fit, all but those of the last layer at least. Nothing in the file is executed."""
+    """Load the weights of a file into a network. Only the last layer may differ in shape, and keeps its weights."""
     weights = read_weights(file)
     own = net.state_dict()
-    fit = {name: tensor for name, tensor in weights.items() if name in own and own[name].shape == tensor.shape}
-    absent = [name for name in own if name not in fit]
+    matching = {name: tensor for name, tensor in weights.items() if name in own and own[name].shape == tensor.shape}
+    missing = [name for name in own if name not in matching]
     last = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1:]
-    others = [name for name in absent if name.rpartition(".")[0] not in last]
+    others = [name for name in missing if name.rpartition(".")[0] not in last]
     if others:
-        raise InputError(f"{file}: does not fit the network, {len(others)} tensors differ, {others[0]} among them")
-    net.load_state_dict(fit, strict=False)
+        raise InputError(f"{file}: does not fit the network: {len(others)} tensors differ, such as {others[0]}")
+    net.load_state_dict(matching, strict=False)
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors in a file of safetensors or torch. A pickle that is more than tensors is refused unread."""
+    """Return the tensors of a safetensors or torch file. No code in the file is executed."""
     if not file.is_file():
-        raise InputError(f"{file}: there is no such file; pretrained weights are a file, or {HUB} to download them")
+        raise InputError(f"{file}: there is no such file; give a file of pretrained weights, or {HUB} to download them")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of protocols it may not know: then it says so
+            warnings.simplefilter("ignore")  # about unknown pickle protocols, which raise an error too
             content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that is no such file leads to
+    except Exception as error:  # a damaged or foreign file may raise anything
         reason = " ".join(str(error).split())[:150] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch would advise to run what is in it
-            reason = "it holds something else than tensors, and nothing in it is run"
+        if isinstance(error, pickle.UnpicklingError):  # torch's message advises to execute the content
+            reason = "it contains objects other than tensors, which are not loaded"
         raise InputError(f"{file}: is not a file of weights ({reason})") from error
     content = content.get("state_dict", content) if isinstance(content, dict) else content
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{file}: holds no weights by name")
+        raise InputError(f"{file}: contains no named weights")
     return content
 
 
 @contextlib.contextmanager
-def _hub(name: str) -> Iterator[None]:
+def _hub_errors(name: str) -> Iterator[None]:
+    """Turn errors of building or downloading into an `InputError`."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name}: cannot be made, or its weights cannot be downloaded ({reason})") from error
+        raise InputError(f"{name}: cannot be built, or its weights cannot be downloaded ({reason})") from error
 
 
 @contextlib.contextmanager
-def _current_folder() -> Iterator[None]:
+def _current_folder_on_path() -> Iterator[None]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         yield

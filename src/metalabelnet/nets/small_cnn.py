@@ -1,4 +1,4 @@
-"""A small CNN for small images, quick on a CPU."""
+"""A CNN for small images, fast on a CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class SmallCNN(nn.Sequential):
-    """Three 3×3 convolutions (16-32-32) with BatchNorm and two poolings, then 64 hidden units."""
+    """Three 3×3 convolutions (16-32-32) with BatchNorm and ReLU, max pooling after the last two, 64 hidden units."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         channels, height, width = shape

@@ -1,4 +1,10 @@
-"""CIFAR-10N (Wei et al. 2022): labels that three people gave to each of CIFAR-10's training images."""
+"""CIFAR-10N: human labels of CIFAR-10's training images, by three annotators each.
+
+References
+----------
+.. [1] J. Wei et al., "Learning with Noisy Labels Revisited: A Study Using Real-World Human Annotations", ICLR 2022,
+   https://arxiv.org/abs/2110.12088
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# Our names, and those of the published file CIFAR-10_human.pt.
-HUMAN = {
+# Names in this package, and keys in the published file CIFAR-10_human.pt.
+LABEL_SETS = {
     "aggregate": "aggre_label",
     "random1": "random_label1",
     "random2": "random_label2",
@@ -26,12 +32,12 @@ HUMAN = {
 
 
 def read_human_labels(path: Path) -> dict[str, npt.NDArray[np.int64]]:
-    """The label sets of the published file, in the order of CIFAR-10's training images.
+    """Return the label sets of the published file, in the order of CIFAR-10's training images.
 
-    The file is a pickle of numpy arrays. Only what such arrays are made of is allowed in it: nothing is executed.
+    The file is a pickle of numpy arrays. Only the types that such arrays consist of are allowed; nothing is executed.
     """
     if not path.is_file():
-        raise InputError(f"human labels: there is no file {str(path)!r}; it is CIFAR-10_human.pt of CIFAR-10N")
+        raise InputError(f"human labels: there is no file {str(path)!r}; give CIFAR-10_human.pt of CIFAR-10N")
     reconstruct = np.empty(0).__reduce__()[0]
     allowed: list[Any] = [
         (reconstruct, "numpy.core.multiarray._reconstruct"),
@@ -41,17 +47,19 @@ def read_human_labels(path: Path) -> dict[str, npt.NDArray[np.int64]]:
         type(np.dtype(np.int64)),
     ]
     try:
-        # Some versions of NumPy warn of the way older ones pickled a dtype; nobody can change this file.
+        # Some versions of NumPy warn about the way older ones pickled a dtype; the published file is what it is.
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, weights_only=True)
-    except Exception:  # whatever a damaged or foreign file brings up; torch's own words advise to trust it
+    except Exception:  # a damaged or foreign file may raise anything; torch's message advises to execute it
         raise InputError(
-            f"human labels {path}: this is not CIFAR-10_human.pt of CIFAR-10N, which holds arrays of labels alone"
+            f"human labels {path}: this is not CIFAR-10_human.pt of CIFAR-10N, which contains only arrays of labels"
         ) from None
     labels = {}
-    for name, key in HUMAN.items():
+    for name, key in LABEL_SETS.items():
         array = content.get(key) if isinstance(content, dict) else None
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InputError(f"human labels {path}: there is no list of labels {key!r} in it")
+            raise InputError(
+                f"human labels {path}: it has no list of labels {key!r}; give CIFAR-10_human.pt of CIFAR-10N"
+            )
         labels[name] = array.astype(np.int64)
     return labels

@@ -1,15 +1,21 @@
-"""Feature-dependent noise: what lies nearest to a network's decision boundary is labeled as the class across.
+"""Feature-dependent noise: the samples closest to a network's decision boundary get the label of the other class.
 
-This is the rule of the paper's tables (Algan and Ulusoy), which mimics a person who errs where classes look
-alike. Two of its properties are worth knowing:
+This is the rule of the paper's tables. It imitates an annotator who errs where classes look alike. Two properties:
 
-- What the network gets wrong is flipped first, and to what the network says: a poor network makes noise that
-  another network learns easily.
-- The authors' array of CIFAR-10 probabilities went through softmax twice. Two thirds of its second-best
-  values are tied, and at high rates most flips go to the last class, truck. That comes from the array, not
-  from the rule: fresh log-probabilities have next to no ties.
+- Samples that the network misclassifies are flipped first, to the predicted class: an inaccurate network makes noise
+  that another network learns easily.
+- The authors' array of CIFAR-10 probabilities is the result of applying softmax twice. Two thirds of its second-best
+  values are tied, and at high rates most flips go to the last class, truck. This is a property of the array, not of the
+  rule: newly computed log-probabilities have nearly no ties.
 
-Sorts are stable, so that ties do not depend on the machine: of equal values the later one ranks higher.
+Sorts are stable, so that ties are resolved in the same way everywhere: of equal values the later one ranks higher.
+
+References
+----------
+.. [1] G. Algan and I. Ulusoy, "Label Noise Types and Their Effects on Deep Learning", 2020,
+   https://arxiv.org/abs/2003.10471
+.. [2] G. Algan and I. Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels", 2021,
+   https://arxiv.org/abs/2103.10869
 """
 
 from __future__ import annotations
@@ -28,35 +34,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def feature_dependent(true: Tensor, scores: Tensor, rate: float) -> Tensor:
-    """Flip int(n·rate) of the n labeled rows by the paper's rule.
+def feature_dependent_noise(true: Tensor, scores: Tensor, rate: float) -> Tensor:
+    """Return labels with int(n·rate) of the n labeled rows flipped by the paper's rule.
 
     true    (N,) labels, −1 where unlabeled
-    scores  (N, C) probabilities or log-probabilities of the classes: only their order counts. Raw logits are
-            something else, because values of different rows are compared.
+    scores  (N, C) probabilities or log-probabilities of the classes; only their order matters. Raw logits do not work,
+            because values of different rows are compared.
 
-    First the rows whose best class is not their label go to that best class (where they are more than the
-    count, those with the largest best value); then, of the others, those with the largest second-best value
-    go to their second-best class.
+    First, rows whose best class is not their label are flipped to that class, those with the largest best value first.
+    Then, of the others, those with the largest second-best value are flipped to their second-best class.
     """
     if scores.ndim != 2 or len(scores) != len(true):
         raise InputError(
-            f"feature-dependent noise: scores are ({len(true)}, classes), one row a label, not {tuple(scores.shape)}"
+            f"feature-dependent noise: scores have shape {tuple(scores.shape)}, not ({len(true)}, classes)"
         )
     check_classes(scores.shape[1])
     if scores.isnan().any():
-        raise InputError("feature-dependent noise: a score is NaN, which has no place in an order")
+        raise InputError("feature-dependent noise: a score is NaN, which cannot be ranked")
     labeled = (true != UNLABELED).nonzero()[:, 0]
     label, score = true[labeled], scores[labeled]
     ranked = score.sort(dim=1, stable=True)
     first, second = ranked.indices[:, -1], ranked.indices[:, -2]
-    best, runner_up = ranked.values[:, -1], ranked.values[:, -2]
+    first_value, second_value = ranked.values[:, -1], ranked.values[:, -2]
 
     count = flip_count(len(labeled), rate)
-    mistaken = (first != label).nonzero()[:, 0]
-    right = (first == label).nonzero()[:, 0]
-    to_first = _largest(mistaken, best, count)
-    to_second = _largest(right, runner_up, count - len(to_first))
+    misclassified = (first != label).nonzero()[:, 0]
+    correct = (first == label).nonzero()[:, 0]
+    to_first = _largest(misclassified, first_value, count)
+    to_second = _largest(correct, second_value, count - len(to_first))
 
     given = true.clone()
     given[labeled[to_first]] = first[to_first]
@@ -65,13 +70,13 @@ def feature_dependent(true: Tensor, scores: Tensor, rate: float) -> Tensor:
 
 
 def _largest(rows: Tensor, values: Tensor, count: int) -> Tensor:
-    """Up to `count` of these rows, those with the largest values; of equal values the later row."""
+    """Return up to `count` of these rows, those with the largest values; of equal values the later row."""
     order = values[rows].argsort(stable=True)
     return rows[order[max(0, len(rows) - count) :]]
 
 
 def read_probabilities(path: Path, rows: int, classes: int) -> Tensor:
-    """Read the (rows, classes) array of a .npy file that `feature_dependent` takes as scores."""
+    """Return the (rows, classes) array of a .npy file, the scores of `feature_dependent_noise`."""
     array = load_npy(path, "class probabilities")
     if array.shape != (rows, classes):
         raise InputError(

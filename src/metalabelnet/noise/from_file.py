@@ -1,4 +1,4 @@
-"""Labels from a file, such as those people gave; and how this package reads a file of numbers."""
+"""Labels from a file, such as human annotations, and readers for files of numbers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def from_file(true: Tensor, labels: Tensor, index: Tensor, samples: int | None = None) -> Tensor:
-    """The file's label of every row, looked up by the sample's number in the original data, which has so many samples.
+def labels_from_file(true: Tensor, labels: Tensor, index: Tensor, samples: int | None = None) -> Tensor:
+    """Return the file's label of every row, looked up by the sample's number in the original data.
 
-    A row of unknown truth (−1) stays unlabeled, as with every other noise. Labels that are too many may be shifted,
-    unless they are empty lines at the end.
+    A row without a true label (−1) stays unlabeled, as with every other noise. A file with more labels than the
+    original data has `samples` is refused, because its labels may be shifted; empty lines at its end are allowed.
     """
     if samples is not None and bool((labels[samples:] != UNLABELED).any()):
         raise InputError(
-            f"the label file has {len(labels)} labels, but the data has {samples} samples: it takes a label for every "
-            f"sample of the original data, and no more (-1 for unlabeled)"
+            f"the label file has {len(labels)} labels, but the data has {samples} samples: give one label for every "
+            f"sample of the original data (-1 for unlabeled)"
         )
     if len(index) and int(index.max()) >= len(labels):
         raise InputError(
             f"the label file has {len(labels)} labels, but the data has a sample number {int(index.max())}: "
-            f"it takes a label for every sample of the original data (-1 for unlabeled)"
+            f"give one label for every sample of the original data (-1 for unlabeled)"
         )
     return torch.where(true == UNLABELED, true, labels[index])
 
 
-def read_labels(path: Path, classes: int) -> Tensor:
-    """Read labels from .npy (one dimension) or .csv/.txt (one a line, an empty line for unlabeled)."""
+def read_label_file(path: Path, classes: int) -> Tensor:
+    """Return labels from .npy (one dimension) or .csv/.txt (one per line, an empty line for unlabeled)."""
     if path.suffix.lower() == ".npy":
         values = load_npy(path, "label file")
         if values.ndim != 1 or values.dtype.kind not in "iuf":
@@ -50,16 +50,16 @@ def read_labels(path: Path, classes: int) -> Tensor:
         values = np.array([to_number(line.strip('"') or str(UNLABELED), path, i) for i, line in lines])
     allowed = (values == np.floor(values)) & (values >= UNLABELED) & (values < classes)
     if not allowed.all():
-        at = int(np.argmin(allowed))
+        first = int(np.argmin(allowed))
         raise InputError(
-            f"label file {path}: label {at + 1} is {values[at]:.15g}; labels are 0 to {classes - 1}, "
+            f"label file {path}: label {first + 1} is {values[first]:.15g}; labels are 0 to {classes - 1}, "
             f"or -1 for unlabeled"
         )
     return torch.from_numpy(values.astype(np.int64))
 
 
 def load_npy(path: Path, what: str) -> npt.NDArray[Any]:
-    """Read one array, never a pickle: a file of labels must not be able to run code."""
+    """Return the array of a .npy file. Pickles are refused, because loading them can execute code."""
     if path.suffix.lower() != ".npy":
         raise InputError(f"{what} {path}: a .npy file is needed")
     try:
@@ -67,14 +67,14 @@ def load_npy(path: Path, what: str) -> npt.NDArray[Any]:
     except FileNotFoundError:
         raise InputError(f"{what}: there is no file {str(path)!r}") from None
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{what} {path}: this is no .npy array of numbers ({error})") from None
+        raise InputError(f"{what} {path}: this is not a .npy array of numbers ({error})") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{what} {path}: this is an archive of arrays; a single .npy array is needed")
     return array
 
 
 def load_lines(path: Path, what: str) -> list[tuple[int, str]]:
-    """The lines of a .csv or .txt file without surrounding blanks, each with its number from 1."""
+    """Return the lines of a .csv or .txt file, stripped, each with its number from 1."""
     if path.suffix.lower() not in (".csv", ".txt"):
         raise InputError(f"{what} {path}: a .npy, .csv or .txt file is needed")
     try:
@@ -87,7 +87,7 @@ def load_lines(path: Path, what: str) -> list[tuple[int, str]]:
 
 
 def to_number(cell: str, path: Path, line: int) -> float:
-    """The number a cell of a text file says."""
+    """Return the number in a cell of a text file."""
     try:
         return float(cell)
     except ValueError:

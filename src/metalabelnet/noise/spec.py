@@ -1,79 +1,101 @@
-"""What noise there is, how it is written (`uniform:0.4`, `file:labels.csv`), and how many labels it flips."""
+"""Specification of label noise: its kinds, their notation (`uniform:0.4`, `file:labels.csv`), and counts of flips."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from metalabelnet.errors import InputError, unknown
+from metalabelnet.errors import InputError, unknown_name_error
 
-UNLABELED = -1  # as in the data; noise and data do not import each other
+UNLABELED = -1  # same value as in metalabelnet.data, which this package must not import
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of noise as a list shows it: how it is written, what it does, where it comes from."""
+class NoiseKind:
+    """A kind of noise: its notation, a summary and a reference."""
 
     usage: str
     summary: str
     reference: str
 
     @property
-    def needs(self) -> str:
-        """What follows the colon: `RATE`, `FILE` or nothing."""
+    def argument(self) -> str:
+        """The argument after the colon: `RATE`, `FILE` or nothing."""
         return self.usage.partition(":")[2]
 
 
-NOISES: dict[str, Kind] = {
-    "none": Kind(
+NOISE_KINDS: dict[str, NoiseKind] = {
+    "none": NoiseKind(
         usage="none",
-        summary="every label is the true one",
+        summary="labels are not changed",
         reference="",
     ),
-    "uniform": Kind(
+    "uniform": NoiseKind(
         usage="uniform:RATE",
-        summary="that share of the labels goes to another class, each equally likely",
+        summary="that share of the labels is flipped to a random other class",
         reference="Angluin and Laird 1988; Algan and Ulusoy 2021",
     ),
-    "class": Kind(
+    "class": NoiseKind(
         usage="class:RATE",
-        summary="that share of a class goes to the class it is mistaken for (CIFAR-10: cat to dog, ...; "
-        "elsewhere the next class)",
+        summary="that share of a class is flipped to one similar class (CIFAR-10: cat to dog, ...; "
+        "otherwise the next class)",
         reference="Patrini et al. 2017",
     ),
-    "feature": Kind(
+    "feature": NoiseKind(
         usage="feature:RATE",
-        summary="that share of the labels, those nearest to a network's decision boundary, goes to the class across it",
+        summary="that share of the labels, closest to a network's decision boundary, is flipped to the other class",
         reference="Algan and Ulusoy 2020, 2021",
     ),
-    "matrix": Kind(
+    "matrix": NoiseKind(
         usage="matrix:FILE",
-        summary="each label is drawn from its class's row of a matrix (.npy, .csv, .txt)",
+        summary="each label is drawn from the row of its class in a transition matrix (.npy, .csv, .txt)",
         reference="Natarajan et al. 2013; Patrini et al. 2017",
     ),
-    "file": Kind(
+    "file": NoiseKind(
         usage="file:FILE",
-        summary="the labels are read from a file, one for each sample of the data (.npy, .csv, .txt)",
-        reference="Wei et al. 2022 (labels by people)",
+        summary="the labels are read from a file, one per sample of the data (.npy, .csv, .txt)",
+        reference="Wei et al. 2022 (human labels)",
     ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """One kind of noise with its rate or its file; `str` writes it as `parse` reads it."""
+    """A kind of noise with its rate or its file. `str` is the inverse of `parse`.
+
+    Parameters
+    ----------
+    kind : {"none", "uniform", "class", "feature", "matrix", "file"}
+        See `NOISE_KINDS`.
+    rate : float, optional
+        Share of the labels to flip, in [0, 1), for "uniform", "class" and "feature".
+    path : Path, optional
+        File of a "matrix" or of labels ("file").
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or rate or file are missing, superfluous or out of range.
+
+    Examples
+    --------
+    >>> from metalabelnet.noise import Noise
+    >>> noise = Noise.parse("uniform:0.4")
+    >>> noise.kind, noise.rate, str(noise)
+    ('uniform', 0.4, 'uniform:0.4')
+    """
 
     kind: str
     rate: float | None = None
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in NOISES:
-            raise unknown("noise", self.kind, NOISES)
-        needs = NOISES[self.kind].needs
-        if (self.rate is not None) != (needs == "RATE") or (self.path is not None) != (needs == "FILE"):
+        if self.kind not in NOISE_KINDS:
+            raise unknown_name_error("noise", self.kind, NOISE_KINDS)
+        argument = NOISE_KINDS[self.kind].argument
+        if (self.rate is not None) != (argument == "RATE") or (self.path is not None) != (argument == "FILE"):
             takes = {"RATE": "a rate and no file", "FILE": "a file and no rate", "": "neither rate nor file"}
-            raise InputError(f"noise {self.kind!r} takes {takes[needs]}")
+            raise InputError(f"noise {self.kind!r} takes {takes[argument]}")
         if self.rate is not None:
             check_rate(self.rate)
 
@@ -83,51 +105,63 @@ class Noise:
 
     @classmethod
     def parse(cls, spec: str) -> Noise:
-        """Read `none`, `uniform:0.4`, `class:0.3`, `feature:0.4`, `matrix:FILE` or `file:FILE`.
+        """Return the noise that a text specifies.
 
-        A file that is not there is refused here, before time is spent on what comes first.
+        Parameters
+        ----------
+        spec : str
+            `none`, `uniform:0.4`, `class:0.3`, `feature:0.4`, `matrix:FILE` or `file:FILE`.
+
+        Returns
+        -------
+        Noise
+
+        Raises
+        ------
+        InputError
+            If the text is not such a specification, or the file does not exist.
         """
-        kind, _, argument = spec.partition(":")
-        if kind not in NOISES:
-            raise unknown("noise", kind, NOISES)
-        usage, needs = NOISES[kind].usage, NOISES[kind].needs
-        if not needs:
+        kind, _, value = spec.partition(":")
+        if kind not in NOISE_KINDS:
+            raise unknown_name_error("noise", kind, NOISE_KINDS)
+        usage, argument = NOISE_KINDS[kind].usage, NOISE_KINDS[kind].argument
+        if not argument:
             if spec != kind:
                 raise InputError(f"noise {spec!r}: {kind!r} takes neither rate nor file; write {usage}")
             return cls(kind=kind)
-        if not argument:
-            raise InputError(f"noise {spec!r} has no {needs.lower()}; write {usage}{_example(needs, kind)}")
-        if needs == "FILE":
-            path = Path(argument)
+        if not value:
+            raise InputError(f"noise {spec!r} has no {argument.lower()}; write {usage}{_example(argument, kind)}")
+        if argument == "FILE":
+            path = Path(value)
             if not path.is_file():
-                raise InputError(f"noise {spec!r}: there is no file {argument!r}")
+                raise InputError(f"noise {spec!r}: there is no file {value!r}")
             return cls(kind=kind, path=path)
         try:
-            rate = float(argument)
+            rate = float(value)
         except ValueError:
             raise InputError(
-                f"noise {spec!r}: {argument!r} is not a number; write {usage}{_example(needs, kind)}"
+                f"noise {spec!r}: {value!r} is not a number; write {usage}{_example(argument, kind)}"
             ) from None
         return cls(kind=kind, rate=rate)
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a rate that is no share of the labels (NaN is none either)."""
+    """Raise `InputError` unless 0 ≤ rate < 1."""
     if not 0 <= rate < 1:
-        raise InputError(f"noise rate {rate} is not in [0, 1): it is a share, 0.4 flips 40 % of the labels")
+        raise InputError(f"noise rate {rate} is not in [0, 1): give a share; 0.4 flips 40 % of the labels")
 
 
 def flip_count(n: int, rate: float) -> int:
-    """How many of n labels are flipped: the authors' int(n·rate), with 0.29·100 = 28.999… counted as 29."""
+    """Return the number of n labels to flip: int(n·rate) as in the authors' code, with rounding errors corrected."""
     check_rate(rate)
-    return int(n * rate + 1e-9)
+    return int(n * rate + 1e-9)  # 0.29·100 is 28.999… in floating point
 
 
 def check_classes(classes: int) -> None:
-    """Refuse to flip where there is nothing to flip to."""
+    """Raise `InputError` for fewer than two classes."""
     if classes < 2:
-        raise InputError(f"label noise needs at least 2 classes, there is {classes}; use noise none")
+        raise InputError(f"label noise needs at least 2 classes, not {classes}; use noise none")
 
 
-def _example(needs: str, kind: str) -> str:
-    return f", for example {kind}:0.4" if needs == "RATE" else ""
+def _example(argument: str, kind: str) -> str:
+    return f", for example {kind}:0.4" if argument == "RATE" else ""

@@ -1,4 +1,4 @@
-"""Noise from a transition matrix: row i holds the probabilities of the labels that class i is given."""
+"""Noise from a transition matrix: row i contains the probabilities of the given labels of class i."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def from_matrix(true: Tensor, matrix: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the label of each row from the matrix's row of its true class.
+def matrix_noise(true: Tensor, matrix: Tensor, generator: torch.Generator) -> Tensor:
+    """Return labels drawn from the matrix row of each true class.
 
-    Here the probabilities are given, not a rate, so the draws are independent and no count is exact.
+    The draws are independent, so the number of wrong labels varies.
     """
     given = true.clone()
     for label, probabilities in enumerate(matrix):
@@ -29,7 +29,7 @@ def from_matrix(true: Tensor, matrix: Tensor, generator: torch.Generator) -> Ten
 
 
 def read_matrix(path: Path, classes: int) -> Tensor:
-    """Read a (classes, classes) matrix from .npy, or .csv/.txt with commas or blanks between the numbers."""
+    """Return a (classes, classes) matrix from .npy, or from .csv/.txt with numbers separated by commas or blanks."""
     if path.suffix.lower() == ".npy":
         array = load_npy(path, "noise matrix")
         if array.dtype.kind not in "iuf":
@@ -49,7 +49,7 @@ def read_matrix(path: Path, classes: int) -> Tensor:
             raise InputError(f"noise matrix {path}: row {i + 1} has an entry outside [0, 1]: {row.tolist()}")
         if abs(float(row.sum()) - 1) > 1e-6:
             raise InputError(
-                f"noise matrix {path}: row {i + 1} sums to {float(row.sum()):.8g}, not 1; row i holds the "
-                f"probabilities of the labels given to class i"
+                f"noise matrix {path}: row {i + 1} sums to {float(row.sum()):.8g}, not 1; row i contains the "
+                f"probabilities of the given labels of class i"
             )
     return matrix

@@ -1,4 +1,4 @@
-"""Uniform noise: a label is wrong with the same probability everywhere, and wrong in every way alike."""
+"""Uniform (symmetric) noise: every label is equally likely to be wrong, with every other class equally likely."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from torch import Tensor
 from metalabelnet.noise.spec import UNLABELED, check_classes, flip_count
 
 
-def uniform(true: Tensor, classes: int, rate: float, generator: torch.Generator) -> Tensor:
-    """Flip exactly int(n·rate) of the n labeled rows, each to one of the other classes, equally likely.
+def uniform_noise(true: Tensor, classes: int, rate: float, generator: torch.Generator) -> Tensor:
+    """Return labels with exactly int(n·rate) of the n labeled rows flipped to a random other class.
 
-    The count is exact, as the authors have it, so that runs at one rate differ in which labels are wrong
-    and never in how many.
+    The count is exact, as in the authors' code: runs with the same rate differ in which labels are wrong, not in how
+    many.
     """
     check_classes(classes)
     labeled = (true != UNLABELED).nonzero()[:, 0]
     count = flip_count(len(labeled), rate)
-    chosen = labeled[torch.randperm(len(labeled), generator=generator)[:count]]
-    # A step of 1 to C − 1 around the ring of classes reaches every class but the true one.
-    step = torch.randint(1, classes, (count,), generator=generator)
+    flipped = labeled[torch.randperm(len(labeled), generator=generator)[:count]]
+    # Adding 1 to C − 1, modulo C, reaches every class but the true one.
+    offset = torch.randint(1, classes, (count,), generator=generator)
     given = true.clone()
-    given[chosen] = (true[chosen] + step) % classes
+    given[flipped] = (true[flipped] + offset) % classes
     return given

@@ -1,4 +1,4 @@
-"""A report of runs to send around: one HTML file that needs nothing else, made from run folders alone."""
+"""HTML report of finished runs: one self-contained file, built from run folders alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method was best here, by how much, against what spread, and how sure one can be of it."""
+"""Which method was best in a comparison, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -10,115 +10,142 @@ from metalabelnet.core.intervals import is_positive, wilson_percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-FEW = 30  # clean samples of a class
+RELIABLE_SAMPLES_PER_CLASS = 30  # validation samples; with fewer the selection of the epoch is partly random
 
 
 def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: int) -> str:
-    """A paragraph from the summaries of each method, by seed.
+    """Describe which method was best, its lead over the others and the uncertainty of it.
 
-    Methods are compared seed by seed, because runs with one seed share their split, their noise and their luck. Where
-    runs have failed, that is on the seeds most runs share, and who lacks one of them is not ranked.
+    Methods are compared seed by seed, because runs with the same seed share their split, noise and initial weights. If
+    runs have failed, the methods are compared on the seeds that most runs share; a method without one of these seeds
+    is not ranked.
+
+    Parameters
+    ----------
+    summaries : mapping of str to mapping of int to dict
+        For each method, the summary of each seed (the content of summary.json).
+    classes : int
+        Number of classes.
+
+    Returns
+    -------
+    str
+        A paragraph of plain text; empty without summaries.
+
+    Examples
+    --------
+    >>> samples = {"train": 1000, "clean": 80, "validation": 400, "test": 500}
+    >>> def summaries(*accuracies):
+    ...     return {
+    ...         seed: {"test_accuracy": a, "clean_accuracy": a, "samples": samples}
+    ...         for seed, a in enumerate(accuracies)
+    ...     }
+    >>> text = recommend({"gce": summaries(90.0, 91.0), "fine-tune": summaries(95.0, 96.1)}, classes=10)
+    >>> text.partition(". ")[0]
+    'fine-tune was best, with 95.55 % of the test samples correct'
     """
-    done = {method: by_seed for method, by_seed in summaries.items() if by_seed}
-    if not done:
+    finished = {method: by_seed for method, by_seed in summaries.items() if by_seed}
+    if not finished:
         return ""
-    first = next(iter(next(iter(done.values())).values()))
-    measured = first["test_accuracy"] is not None
-    key = "test_accuracy" if measured else "clean_accuracy"
-    part = "test" if measured else "validation"
+    first = next(iter(next(iter(finished.values())).values()))
+    tested = first["test_accuracy"] is not None
+    key, part = ("test_accuracy", "test") if tested else ("clean_accuracy", "validation")
     samples = first["samples"]
-    found = {method: {seed: s[key] for seed, s in by_seed.items()} for method, by_seed in done.items()}
-    seeds = _shared(found)
-    values = {method: {seed: v[seed] for seed in seeds} for method, v in found.items() if v.keys() >= {*seeds}}
-    means = {method: statistics.mean(v.values()) for method, v in values.items()}
-    order = sorted(means, key=lambda method: -means[method])
-    best = order[0]
-    level = [method for method in order[1:] if means[method] == means[best]]
-    what = "test samples right" if measured else "held-out clean samples right, on which the epoch was selected too"
-    were = f"{_list([best, *level])} were level and best here, with" if level else f"{best} was best here, with"
-    if len(values) == 1 < len(found):
-        were = f"Which method was best here cannot be said; {best} has"
-    sentences = [f"{were} {means[best]:.2f} % of the {what}{_where(seeds, [found[method] for method in values])}"]
-    others = [method for method in order[1:] if method not in level]
+    accuracies = {method: {seed: s[key] for seed, s in by_seed.items()} for method, by_seed in finished.items()}
+    seeds = _common_seeds(accuracies)
+    ranked = {method: {seed: a[seed] for seed in seeds} for method, a in accuracies.items() if a.keys() >= {*seeds}}
+    means = {method: statistics.mean(a.values()) for method, a in ranked.items()}
+    ranking = sorted(means, key=lambda method: -means[method])
+    best = ranking[0]
+    tied = [method for method in ranking[1:] if means[method] == means[best]]
+    subject = f"{_join([best, *tied])} tied for best, with" if tied else f"{best} was best, with"
+    if len(ranked) == 1 < len(accuracies):
+        subject = f"No method can be called best; {best} has"
+    result = f"{means[best]:.2f} % of the {part} samples correct"
+    result += "" if tested else " (the samples on which the epoch was selected)"
+    sentences = [f"{subject} {result}{_seeds_text(seeds, [accuracies[method] for method in ranked])}"]
+    others = [method for method in ranking[1:] if method not in tied]
     if others:
-        sentences.append(_against(best, others, values, samples[part]))
-    if len(values) < len(found):
-        sentences.append(_not_ranked(best, [method for method in found if method not in values], found))
-    sentences.append(_clean({seed: done[best][seed] for seed in seeds}, samples, classes, measured=measured))
+        sentences.append(_lead_text(best, others, ranked, samples[part]))
+    if len(ranked) < len(accuracies):
+        unranked = [method for method in accuracies if method not in ranked]
+        sentences.append(_unranked_text(best, unranked, accuracies))
+    sentences.append(_selection_text({seed: finished[best][seed] for seed in seeds}, samples, classes, tested=tested))
     return ". ".join(sentences) + "."
 
 
-def _shared(values: Mapping[str, Mapping[int, float]]) -> list[int]:
-    """The seeds of a method by which most runs are compared, or of such the ones by which most methods are."""
+def _common_seeds(accuracies: Mapping[str, Mapping[int, float]]) -> list[int]:
+    """The seeds of the method that compares the most runs; among equals, the one that compares the most methods."""
 
-    def compared(one: Mapping[int, float]) -> tuple[int, int]:
-        methods = sum(v.keys() >= one.keys() for v in values.values())
-        return methods * len(one), methods
+    def compared(by_seed: Mapping[int, float]) -> tuple[int, int]:
+        methods = sum(a.keys() >= by_seed.keys() for a in accuracies.values())
+        return methods * len(by_seed), methods
 
-    most = max(values.values(), key=compared)
-    return sorted(most)
-
-
-def _where(seeds: Sequence[int], ranked: Sequence[Mapping[int, float]]) -> str:
-    """On which seeds methods are compared, where one has more."""
-    some = any(len(v) > len(seeds) for v in ranked)
-    return f" (compared on seed{'s' if len(seeds) > 1 else ''} {_list([*map(str, seeds)])})" if some else ""
+    return sorted(max(accuracies.values(), key=compared))
 
 
-def _not_ranked(best: str, others: Sequence[str], values: Mapping[str, Mapping[int, float]]) -> str:
-    """Which methods lack seeds, and what is known of them against the best."""
-    said = []
-    for method in others:
-        differences = _paired(values[method], values[best])
+def _seeds_text(seeds: Sequence[int], ranked: Sequence[Mapping[int, float]]) -> str:
+    """The seeds of the comparison, if a method has more than these."""
+    subset = any(len(by_seed) > len(seeds) for by_seed in ranked)
+    return f" (compared on seed{'s' if len(seeds) > 1 else ''} {_join([*map(str, seeds)])})" if subset else ""
+
+
+def _unranked_text(best: str, methods: Sequence[str], accuracies: Mapping[str, Mapping[int, float]]) -> str:
+    """The methods without enough common seeds, and their difference from the best on the common ones."""
+    texts = []
+    for method in methods:
+        differences = _paired(accuracies[method], accuracies[best])
         mean = statistics.mean(differences) if differences else 0.0
-        known = f", {abs(mean):.2f} points {'behind' if mean < 0 else 'ahead'} there" if differences else ""
-        said.append(f"{method} ({len(differences)} of {len(values[best])}{known})")
-    return f"Too few seeds are shared with {best} to compare it with {_list(said)}"
+        lead = f", {abs(mean):.2f} points {'behind' if mean < 0 else 'ahead'}" if differences else ""
+        texts.append(f"{method} ({len(differences)} of {len(accuracies[best])} seeds in common{lead})")
+    return f"Not ranked against {best} because too few seeds are in common: {_join(texts)}"
 
 
-def _against(best: str, others: Sequence[str], values: Mapping[str, Mapping[int, float]], n: int) -> str:
-    """The best against the next, and which of the others cannot be told from it."""
+def _lead_text(best: str, others: Sequence[str], ranked: Mapping[str, Mapping[int, float]], n: int) -> str:
+    """The lead of the best method over the second, and the methods that are not significantly different from it."""
     second = others[0]
-    differences = _paired(values[best], values[second])
+    differences = _paired(ranked[best], ranked[second])
     if len(differences) < 2:
-        seed = next(iter(values[best]))
-        low, high = wilson_percent(values[best][seed], n)
-        level = [method for method in others if statistics.mean(values[method].values()) >= low]
-        ahead = statistics.mean(values[best].values()) - statistics.mean(values[second].values())
-        told = f"and {_list(level)} cannot be told from it" if level else "and no other comes near that"
+        seed = next(iter(ranked[best]))
+        low, high = wilson_percent(ranked[best][seed], n)
+        similar = [method for method in others if statistics.mean(ranked[method].values()) >= low]
+        lead = statistics.mean(ranked[best].values()) - statistics.mean(ranked[second].values())
+        verdict = f"which includes {_join(similar)}" if similar else "which includes no other method"
         return (
-            f"That is {ahead:.2f} points ahead of {second}, in one run; from {n} samples alone its accuracy is known "
-            f"as {low:.1f} to {high:.1f} % (95 %), {told}: more seeds (--seeds) would say more"
+            f"It is {lead:.2f} points ahead of {second} in a single run; with {n} samples its 95 % CI is "
+            f"{low:.1f}–{high:.1f} %, {verdict}: use more seeds (--seeds) for a more reliable comparison"
         )
     mean, spread = statistics.mean(differences), statistics.stdev(differences)
     wins = sum(d > 0 for d in differences)
-    one = 100 / n
-    level = [method for method in others if not is_positive(_paired(values[best], values[method]), one)]
-    by = "by the spread between seeds" + (f", taken to be one sample of {n} at least," if spread < one else "")
+    resolution = 100 / n  # accuracy of one sample, the smallest spread that n samples can show
+    similar = [m for m in others if not is_positive(_paired(ranked[best], ranked[m]), resolution)]
+    floor = f", with a spread of at least one of {n} samples" if spread < resolution else ""
     verdict = (
-        f"{by} {_list(level)} cannot be told from it (95 %)"
-        if level
-        else f"{by} that is more than chance for every other method here (95 %)"
+        f"{_join(similar)} {'is' if len(similar) == 1 else 'are'} not significantly different"
+        if similar
+        else "every other method is significantly worse"
     )
     return (
-        f"That is {mean:.2f} ± {spread:.2f} points ahead of {second}, seed by seed, and ahead in {wins} of "
-        f"{len(differences)}; {verdict}"
+        f"It is {mean:.2f} ± {spread:.2f} points ahead of {second}, paired by seed, and ahead on {wins} of "
+        f"{len(differences)} seeds; {verdict} (95 % CI over seeds{floor})"
     )
 
 
-def _clean(by_seed: Mapping[int, dict[str, Any]], samples: Mapping[str, int], classes: int, *, measured: bool) -> str:
-    """What the clean samples allow to say, which is all there is without a test set."""
+def _selection_text(
+    by_seed: Mapping[int, dict[str, Any]], samples: Mapping[str, int], classes: int, *, tested: bool
+) -> str:
+    """The number of validation samples, and the accuracy on them with its confidence interval."""
     n = samples["validation"]
     accuracy = statistics.mean(s["clean_accuracy"] for s in by_seed.values())
     low, high = wilson_percent(accuracy, n)
-    each = n / classes
-    few = f"{each:.0f} a class" if each >= 1 else "less than one a class"
+    per_class = n / classes
+    size = f"{per_class:.0f} per class" if per_class >= 1 else "less than one per class"
     text = (
-        f"The epoch was selected on {n} clean samples ({few}): {accuracy:.1f} % of them right stand for {low:.0f} to "
-        f"{high:.0f} % (95 %)"
+        f"The epoch was selected on {n} validation samples ({size}): {accuracy:.1f} % correct "
+        f"(95 % CI {low:.0f}–{high:.0f} %)"
     )
-    if each < FEW:
-        text += ", so that the choice of the epoch is partly chance" if measured else ", and no more is known"
+    if per_class < RELIABLE_SAMPLES_PER_CLASS:
+        text += ", so the selected epoch is partly random" if tested else ", and there is no test set"
     return text
 
 
@@ -126,5 +153,5 @@ def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 
-def _list(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,1 +1,1 @@
-"""The paper again: its numbers as data, its runs as recipes, and its tables and figures from what was run."""
+"""Reproduction of the paper: its numbers, its experiments as lists of runs, and tables and figures of our results."""

@@ -1,7 +1,7 @@
-"""The paper's numbers (Algan and Ulusoy 2021), by table, row and column. Accuracies are per cent.
+"""The paper's numbers (Algan and Ulusoy 2021), by table, row and column. Accuracies are in percent.
 
-Rows are named by our methods where we have them, otherwise as the paper names them. Columns of the CIFAR-10 table are
-written as our noises are. The paper's figures have no numbers beside them, so their tables here are empty.
+Rows have the names of our methods where they exist, otherwise the paper's. Columns of the CIFAR-10 table have the names
+of our noises. The paper's figures come without numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
-    """One cell: a mean, with the standard deviation over the paper's runs where it gives one, or a failure."""
+class PaperNumber:
+    """One cell of a table: the mean and, where given, the standard deviation over the paper's runs; or a failure."""
 
     table: str
     row: str
@@ -21,7 +21,7 @@ class Number:
 
     @property
     def failed(self) -> bool:
-        """Whether the paper says "fail" here."""
+        """Whether the paper reports "fail"."""
         return self.mean is None
 
     def __str__(self) -> str:
@@ -48,8 +48,8 @@ _CIFAR10 = {
     "metalabelnet": "83.35 0.17 79.03 0.26 70.60 0.86 50.02 0.44 83.00 0.41 80.42 0.51 78.42 0.36 76.57 0.33",
 }
 
-# Tables with one mean a cell: columns, then rows.
-_OTHERS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+# Tables without standard deviations: columns, then rows.
+_OTHER_TABLES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "clothing1m": (
         ("accuracy",),
         {
@@ -104,14 +104,14 @@ _OTHERS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 
 
-def _numbers() -> list[Number]:
+def _numbers() -> list[PaperNumber]:
     numbers = []
     for row, text in _CIFAR10.items():
         values = text.split()
         for column, mean, std in zip(CELLS, values[::2], values[1::2], strict=True):
             known = mean != "fail"
             numbers.append(
-                Number(
+                PaperNumber(
                     table="cifar10-table",
                     row=row,
                     column=column,
@@ -119,17 +119,17 @@ def _numbers() -> list[Number]:
                     std=float(std) if known else None,
                 )
             )
-    for table, (columns, rows) in _OTHERS.items():
+    for table, (columns, rows) in _OTHER_TABLES.items():
         for row, text in rows.items():
             for column, mean in zip(columns, text.split(), strict=True):
-                numbers.append(Number(table=table, row=row, column=column, mean=float(mean)))
+                numbers.append(PaperNumber(table=table, row=row, column=column, mean=float(mean)))
     return numbers
 
 
-NUMBERS: tuple[Number, ...] = tuple(_numbers())
-_BY_PLACE = {(n.table, n.row, n.column): n for n in NUMBERS}
+PAPER_NUMBERS: tuple[PaperNumber, ...] = tuple(_numbers())
+_BY_POSITION = {(n.table, n.row, n.column): n for n in PAPER_NUMBERS}
 
 
-def paper_number(table: str, row: str, column: str) -> Number | None:
-    """What the paper says in that cell, if it says something."""
-    return _BY_PLACE.get((table, row, column))
+def paper_number(table: str, row: str, column: str) -> PaperNumber | None:
+    """The paper's number in a cell, or None."""
+    return _BY_POSITION.get((table, row, column))

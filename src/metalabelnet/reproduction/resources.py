@@ -1,4 +1,4 @@
-"""Where this machine keeps what the runs need: the data, the authors' noise, the labels people gave."""
+"""Files and devices of this machine that the runs use: data sets, the authors' noise, human labels."""
 
 from __future__ import annotations
 
@@ -23,74 +23,91 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from metalabelnet.reproduction.recipes import Entry
+    from metalabelnet.reproduction.experiments import RunSpec
 
-AUTHORS_SHA256 = "4b0c63b40af899b28aa704418ae4ae799ff9588a3c3d0ef8f046f2ea676cc537"
+AUTHORS_FILE_SHA256 = "4b0c63b40af899b28aa704418ae4ae799ff9588a3c3d0ef8f046f2ea676cc537"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Folders and files of this machine, and how it computes.
+class Resources:
+    """Folders, files and device of this machine.
 
-    noise_probs  the authors' class probabilities, from which their feature-dependent noise comes
-    human        a folder with the labels people gave, one .npy file a set
-    dtype        None: bf16 on CUDA, float32 elsewhere
-    commit       what to write down, where the package does not run from a checkout of it
+    Attributes
+    ----------
+    data_dir : Path or None
+        Folder of the data sets.
+    noise_probs : Path or None
+        The authors' class probabilities, from which their feature-dependent noise is drawn.
+    human_labels : Path or None
+        Folder with the CIFAR-10N labels, one .npy file for each set.
+    device : str
+        "auto", "cpu", "cuda", …
+    dtype : str or None
+        None means bf16 on CUDA and float32 elsewhere.
+    commit : str or None
+        The commit to store if the package does not run from a git checkout.
     """
 
     data_dir: Path | None = None
     noise_probs: Path | None = None
-    human: Path | None = None
+    human_labels: Path | None = None
     device: str = "auto"
     dtype: str | None = None
     commit: str | None = None
 
-    def lacks(self, entry: Entry) -> str | None:
-        """What the entry needs and this machine has not been told of."""
-        if entry.needs_probs and self.noise_probs is None:
+    def missing(self, spec: RunSpec) -> str | None:
+        """The option that provides a file the run needs and that was not given, or None."""
+        if spec.needs_noise_probs and self.noise_probs is None:
             return "--noise-probs FILE (the authors' student_logits.npy)"
-        if entry.needs_human and self.human is None:
+        if spec.needs_human_labels and self.human_labels is None:
             return "--human-labels FILE (CIFAR-10_human.pt of CIFAR-10N)"
         return None
 
-    def run(self, entry: Entry) -> Run:
-        """The run of an entry on this machine."""
-        noise = str(entry.fields["noise"])
-        if entry.needs_human and self.human is not None:
-            noise = f"file:{self.human / noise.removeprefix('file:')}.npy"
+    def run(self, spec: RunSpec) -> Run:
+        """The settings of a run on this machine."""
+        noise = str(spec.fields["noise"])
+        if spec.needs_human_labels and self.human_labels is not None:
+            noise = f"file:{self.human_labels / noise.removeprefix('file:')}.npy"
         return recipe(
             **{
-                **entry.fields,
+                **spec.fields,
                 "noise": noise,
-                "noise_probs": str(self.noise_probs) if entry.needs_probs else None,
+                "noise_probs": str(self.noise_probs) if spec.needs_noise_probs else None,
                 "data_dir": None if self.data_dir is None else str(self.data_dir),
                 "device": self.device,
                 "dtype": self.dtype or ("bf16" if self.on_cuda else "float32"),
-                "snapshots": 0,  # nobody reads these runs' label tables
+                "snapshots": 0,  # the tables do not use label tables
             }
         )
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the runs are on a card."""
+        """Whether the runs use a GPU."""
         return self.device.startswith("cuda") or (self.device == "auto" and torch.cuda.is_available())
 
 
-def check_probs(path: Path) -> Path:
-    """Take the authors' file and no other: with another the numbers would stand beside the paper's wrongly."""
+def check_noise_probs(path: Path) -> Path:
+    """Return the path if it is the authors' file; with another file the noise would not be the paper's.
+
+    Raises
+    ------
+    InputError
+        If the file does not exist or is another file.
+    """
     if not path.is_file():
-        raise InputError(f"noise-probs: there is no file {str(path)!r}")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != AUTHORS_SHA256:
+        raise InputError(f"noise-probs: no file {str(path)!r}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != AUTHORS_FILE_SHA256:
         raise InputError(
-            f"noise-probs {path} is not the file the paper's noise was made from (sha256 {found[:12]}…, not "
-            f"{AUTHORS_SHA256[:12]}…): it is cifar10/dataset/student_logits.npy of gorkemalgan/MetaLabelNet"
+            f"noise-probs {path} is not the authors' file (sha256 {digest[:12]}…, expected "
+            f"{AUTHORS_FILE_SHA256[:12]}…): "
+            "use cifar10/dataset/student_logits.npy of github.com/gorkemalgan/MetaLabelNet"
         )
     return path
 
 
-def smoke_probs(file: Path) -> Path:
-    """Class probabilities of digits from a network trained once for all runs of a smoke test."""
+def write_smoke_noise_probs(file: Path) -> Path:
+    """Write the class probabilities of a network trained on digits, once for all runs of a smoke test."""
     if not file.exists():
         data = load("digits")
         net = nets.build("mlp", tuple(data.train.x.shape[1:]), len(data.classes), seed=0)
@@ -98,8 +115,8 @@ def smoke_probs(file: Path) -> Path:
     return file
 
 
-def unpack_human_labels(path: Path, folder: Path) -> Path:
-    """Write each set of labels as a file that the noise `file:FILE` reads; gives the folder."""
+def write_human_labels(path: Path, folder: Path) -> Path:
+    """Write each CIFAR-10N label set as a file for the noise `file:FILE`; returns the folder."""
     labels = read_human_labels(path)
     for name, values in labels.items():
         _save(folder / f"cifar10n-{name}.npy", values)

@@ -1,17 +1,19 @@
-"""What was run: one line a run in results/*.jsonl, small enough to commit.
+"""Result lines: one JSON line per run in results/*.jsonl, small enough to commit.
 
-    date      when it ended
-    settings  every field of the run but those of the machine; the authors' noise file is "authors"
-    method_settings  the method's own settings, complete
-    summary   accuracies at the selected and the last epoch, the epoch, seconds, …; null where it failed
-    failure   why it has no result, where it has none
-    curves    test accuracy by epoch; mean and spread of the change of the soft labels (may be missing)
-    losses    for `fig-losses` alone: the three losses along a step
-    together  how many runs shared the device with it, itself included, where they were several
+Keys of a line:
+
+    date             day the run ended
+    settings         every field of the run except those of the machine; the authors' noise file is "authors"
+    method_settings  all settings of the method
+    summary          accuracies at the selected and the last epoch, the selected epoch, seconds, …; null if it failed
+    failure          why there is no result (only failed runs)
+    curves           test accuracy by epoch; mean and standard deviation of the change of the soft labels (optional)
+    losses           the three losses along a step (only `fig-losses`)
+    concurrent       number of runs that shared the device, this one included (only if several)
     versions, commit
 
-Two lines are of one run when their settings are; how it was computed (dtype, engine, device), and whether labels
-were corrected along the way, does not count.
+Two lines belong to the same run if their settings are equal. How it was computed (dtype, execution, device) and
+whether labels were corrected do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
-from metalabelnet.reproduction.result_lines import Line, read_lines
 from metalabelnet.train.checkpoint import write_atomically
 from metalabelnet.train.settings import Run, make_settings, recipe
 
@@ -34,21 +35,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from metalabelnet.reproduction.recipes import Entry
+    from metalabelnet.reproduction.experiments import RunSpec
     from metalabelnet.train.run_folder import RunFolder
 
-MACHINE = ("data_dir", "device")
-OWN = tuple(
-    field.name for field in dataclasses.fields(ReadOptions)
-)  # how a person's own data is read: not in these runs
-HOW = (
-    "dtype",
-    "execution",
-    "snapshots",
-    "settings",
-    "preset",
-)  # `settings` is in method_settings, and a preset is its values
-SUMMARY = (  # what the settings do not say
+ResultLine = dict[str, Any]
+_Types = dict[str, type | tuple[type, ...]]
+
+# Fields of a run that are not part of its identity.
+MACHINE_FIELDS = ("data_dir", "device")
+# Not used: the data are benchmarks.
+READ_FIELDS = ("data_format", *(field.name for field in dataclasses.fields(ReadOptions)))
+# How a run was computed; `settings` and `preset` are in method_settings.
+EXECUTION_FIELDS = ("dtype", "execution", "kernels", "snapshots", "settings", "preset")
+
+SUMMARY_KEYS = (  # the part of summary.json that the settings do not contain
     "noise_rate",
     "epochs",
     "selected_epoch",
@@ -64,133 +64,199 @@ SUMMARY = (  # what the settings do not say
     "seconds",
 )
 
+# What tables, figures and runtime estimates read from a line, with its JSON types.
+_REQUIRED: _Types = {"date": str, "settings": dict, "summary": (dict, type(None)), "versions": dict}
+_OPTIONAL: _Types = {"method_settings": dict, "curves": dict, "losses": dict, "concurrent": int, "failure": str}
+_SETTINGS: _Types = {"data": str, "method": str, "noise": str, "net": str}
+_SETTINGS |= dict.fromkeys(("epochs", "warmup", "batch_size", "seed"), int)
+_SUMMARY: _Types = {"seconds": (int, float)}
+_SUMMARY |= dict.fromkeys(("test_accuracy", "test_accuracy_last"), (int, float, type(None)))
+_CURVES: _Types = {"test_accuracy": list}
+_LABEL_CHANGE: _Types = {"from": int, "mean": list, "std": list}
 
-def settings_of(entry: Entry, **how: Any) -> dict[str, Any]:
-    """The settings of an entry's run as they are written down, with no path of this machine in them."""
-    run = recipe(**{**entry.fields, **how, "noise": "none"})
-    settings = {name: value for name, value in dataclasses.asdict(run).items() if name not in (*MACHINE, *OWN)}
-    source = "probe" if entry.fields["data"] == "digits" else "authors"
-    probs = source if entry.needs_probs else entry.fields.get("noise_probs")
-    return settings | {"noise": entry.fields["noise"], "noise_probs": probs}
+
+def parse_lines(file: Path, content: bytes, *, skip: int) -> Iterator[ResultLine]:
+    """Yield the result lines in the content of a file after the first `skip` lines.
+
+    Raises
+    ------
+    InputError
+        If a line is not a result.
+    """
+    for number, text in enumerate(content.splitlines()[skip:], skip + 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        if not (isinstance(line, dict) and _is_result(line)):
+            raise InputError(f"{file}, line {number}: not a result of a run; remove the line")
+        yield line
 
 
-def key_of(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | None = None, kind: str = "run") -> str:
-    """What makes two runs the same run. What a line does not name has its default."""
+def _is_result(line: ResultLine) -> bool:
+    optional = {name: line[name] for name in _OPTIONAL if line.get(name) is not None}
+    return (
+        _has(line, _REQUIRED)
+        and "commit" in line
+        and _has(optional, {name: _OPTIONAL[name] for name in optional})
+        and _has(line["settings"], _SETTINGS)
+        and (line["summary"] is None or _has(line["summary"], _SUMMARY))
+        and ("curves" not in optional or _are_curves(optional["curves"], line["settings"]))
+    )
+
+
+def _are_curves(curves: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the curves reach the end of warm-up and the changes of the soft labels, if any, are complete."""
+    change = curves.get("label_change")
+    complete = change is None or (isinstance(change, dict) and _has(change, _LABEL_CHANGE))
+    return complete and _has(curves, _CURVES) and len(curves["test_accuracy"]) >= settings["warmup"]
+
+
+def _has(mapping: Mapping[str, Any], types: _Types) -> bool:
+    return all(name in mapping and isinstance(mapping[name], kind) for name, kind in types.items())
+
+
+def stored_settings(spec: RunSpec, **execution: Any) -> dict[str, Any]:
+    """The settings of a run as they are stored, without paths of this machine."""
+    run = recipe(**{**spec.fields, **execution, "noise": "none"})
+    settings = {
+        name: value for name, value in dataclasses.asdict(run).items() if name not in (*MACHINE_FIELDS, *READ_FIELDS)
+    }
+    source = "probe" if spec.fields["data"] == "digits" else "authors"
+    probs = source if spec.needs_noise_probs else spec.fields.get("noise_probs")
+    return settings | {"noise": spec.fields["noise"], "noise_probs": probs}
+
+
+def run_key(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | None = None, kind: str = "run") -> str:
+    """The identity of a run as JSON text. Fields missing from the settings have their default."""
     method = settings["method"]
     if method not in METHODS:
-        raise InputError(f"a result is of the unknown method {method!r}")
+        raise InputError(f"the results contain the unknown method {method!r}; known: {', '.join(METHODS)}")
     own = dataclasses.asdict(make_settings(method, settings.get("settings", {}))) | dict(method_settings or {})
     defaults = {f.name: f.default for f in dataclasses.fields(Run) if f.default is not dataclasses.MISSING}
-    no_part = (*MACHINE, *HOW) if METHODS[method].reads_given else (*MACHINE, *HOW, "noise", "noise_probs")
-    what = {name: value for name, value in (defaults | dict(settings)).items() if name not in no_part}
-    return json.dumps({"kind": kind, "run": what, "method": own}, sort_keys=True)
+    ignored: tuple[str, ...] = (*MACHINE_FIELDS, *EXECUTION_FIELDS)
+    if not METHODS[method].traits.reads_given:
+        ignored = (*ignored, "noise", "noise_probs")
+    run = {name: value for name, value in (defaults | dict(settings)).items() if name not in ignored}
+    return json.dumps({"kind": kind, "run": run, "method": own}, sort_keys=True)
 
 
-def key(entry: Entry) -> str:
-    """The key of an entry's run."""
-    return key_of(settings_of(entry), kind=entry.kind)
+def spec_key(spec: RunSpec) -> str:
+    """The identity of the run of a spec."""
+    return run_key(stored_settings(spec), kind=spec.kind)
 
 
-def _key(line: Line) -> str:
-    return key_of(line["settings"], line.get("method_settings"), line.get("kind", "run"))
+def _line_key(line: ResultLine) -> str:
+    return run_key(line["settings"], line.get("method_settings"), line.get("kind", "run"))
 
 
 class Results:
-    """The lines of a folder."""
+    """The result lines of a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder with .jsonl files; it may not exist yet.
+    dtype : str, optional
+        Only lines computed with this dtype are found by `find`.
+    """
 
     def __init__(self, folder: Path, dtype: str | None = None) -> None:
         self.folder, self.dtype = folder, dtype
-        self.lines: list[Line] = []
-        self._by_key: dict[str, Line] = {}
-        self._known: dict[Path, int] = {}  # lines of each file
+        self.lines: list[ResultLine] = []
+        self._by_key: dict[str, ResultLine] = {}
+        self._lines_read: dict[Path, int] = {}  # by file
         for file in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-            self._catch_up(file)
+            self._read_new_lines(file)
 
-    def _catch_up(self, file: Path) -> bytes:
-        """Take what another process has added; gives what the file holds."""
+    def _read_new_lines(self, file: Path) -> bytes:
+        """Read lines that this or another process has added to a file; returns the content of the file."""
         content = file.read_bytes() if file.exists() else b""
-        for line in read_lines(file, content, after=self._known.get(file, 0)):
-            self._take(line)
-        self._known[file] = len(content.splitlines())
+        for line in parse_lines(file, content, skip=self._lines_read.get(file, 0)):
+            self._index(line)
+        self._lines_read[file] = len(content.splitlines())
         return content
 
-    def _take(self, line: Line) -> None:
+    def _index(self, line: ResultLine) -> None:
         self.lines.append(line)
-        if self._of_dtype(line) and self._counts(line):
-            self._by_key[_key(line)] = line
+        if self._has_dtype(line) and self._replaces(line):
+            self._by_key[_line_key(line)] = line
 
-    def _of_dtype(self, line: Line) -> bool:
+    def _has_dtype(self, line: ResultLine) -> bool:
         return self.dtype is None or line["settings"].get("dtype") == self.dtype
 
-    def _counts(self, line: Line) -> bool:
-        """The first counts, but for one that has the epochs where the first has not."""
-        before = self._by_key.get(_key(line))
+    def _replaces(self, line: ResultLine) -> bool:
+        """Whether the line is the first of its run, or has curves where the first has none."""
+        before = self._by_key.get(_line_key(line))
         return before is None or (before.get("curves") is None and line.get("curves") is not None)
 
-    def of(self, entry: Entry) -> Line | None:
-        """The line of an entry's run, if it is there and has what the entry needs."""
-        line = self._by_key.get(key(entry))
-        if line is None or (entry.curves and line.get("curves") is None and not line.get("failure")):
+    def find(self, spec: RunSpec) -> ResultLine | None:
+        """The line of a run, or None if it is missing or has no curves where the spec needs them."""
+        line = self._by_key.get(spec_key(spec))
+        if line is None or (spec.curves and line.get("curves") is None and not line.get("failure")):
             return None
         return line
 
-    def add(self, line: Line) -> None:
-        """Append a line to the file of its data set, unless another process has; the file is at any time whole."""
+    def add(self, line: ResultLine) -> None:
+        """Append a line to the file of its data set unless its run has one. The file is replaced atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{_file_name(line)}.jsonl"
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
         with _locked(self.folder):
-            before = self._catch_up(file)
-            if self._of_dtype(line) and not self._counts(line):
+            before = self._read_new_lines(file)
+            if self._has_dtype(line) and not self._replaces(line):
                 return
             if before and not before.endswith(b"\n"):
                 before += b"\n"
             write_atomically(file, before + text.encode() + b"\n")
-            self._known[file] += 1
-        self._take(json.loads(text))  # as it will be read
+            self._lines_read[file] += 1
+        self._index(json.loads(text))  # as it will be read
 
 
-def make_line(
-    entry: Entry,
+def make_result_line(
+    spec: RunSpec,
     *,
-    about: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     summary: Mapping[str, Any] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     failure: str | None = None,
     **more: Any,
-) -> Line:
-    """The line of a run that has come to its end, good or bad; `about` is what its run.json says."""
-    how = {name: about["run"][name] for name in ("dtype", "execution", "snapshots")}
-    line: Line = {
+) -> ResultLine:
+    """Build the line of a run that finished or failed; `metadata` is the content of its run.json."""
+    stored = {"kernels": "auto"} | dict(metadata["run"])  # older runs have no `kernels`
+    execution = {name: stored[name] for name in ("dtype", "execution", "kernels", "snapshots")}
+    line: ResultLine = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "settings": settings_of(entry, **how),
-        "method_settings": about["method_settings"],
-        "summary": None if summary is None else {k: _rounded(summary[k], 4) for k in SUMMARY if k in summary},
+        "settings": stored_settings(spec, **execution),
+        "method_settings": metadata["method_settings"],
+        "summary": None if summary is None else {k: _rounded(summary[k], 4) for k in SUMMARY_KEYS if k in summary},
     }
-    if entry.kind != "run":
-        line["kind"] = entry.kind
+    if spec.kind != "run":
+        line["kind"] = spec.kind
     if failure is not None:
         line["failure"] = failure
     if history:
-        line["curves"] = curves(history)
-    return line | more | {"versions": about["versions"], "commit": about["commit"]}
+        line["curves"] = compact_curves(history)
+    return line | more | {"versions": metadata["versions"], "commit": metadata["commit"]}
 
 
-def line_of_folder(entry: Entry, files: RunFolder, **more: Any) -> Line:
-    """The line of a finished run folder."""
-    return make_line(entry, about=files.about(), summary=files.summary(), history=files.metrics(), **more)
+def result_line_from_folder(spec: RunSpec, files: RunFolder, **more: Any) -> ResultLine:
+    """Build the line of a finished run folder."""
+    return make_result_line(spec, metadata=files.metadata(), summary=files.summary(), history=files.metrics(), **more)
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The epochs in little room: accuracy to two decimals, the change of the soft labels to three digits."""
+def compact_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The curves of a run: accuracy to two decimals, change of the soft labels to three significant digits."""
     compact: dict[str, Any] = {"test_accuracy": [_rounded(m["test_accuracy"], 2) for m in history]}
     changed = [(m["epoch"], m["label_change"], m["label_change_std"]) for m in history if "label_change" in m]
     if changed:
         epochs, means, stds = zip(*changed, strict=True)
         compact["label_change"] = {
             "from": epochs[0],
-            "mean": [_digits(x) for x in means],
-            "std": [_digits(x) for x in stds],
+            "mean": [_three_digits(x) for x in means],
+            "std": [_three_digits(x) for x in stds],
         }
     return compact
 
@@ -199,21 +265,21 @@ def _rounded(value: Any, decimals: int) -> Any:
     return round(value, decimals) if isinstance(value, float) else value
 
 
-def _digits(value: float) -> float:
+def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _file_name(line: Line) -> str:
+def _file_name(line: ResultLine) -> str:
     if line.get("kind", "run") != "run":
         return f"fig-{line['kind']}"
-    if line["settings"]["protocol"] == "default":  # what stands beside the paper has the paper's
+    if line["settings"]["protocol"] == "default":  # runs compared with the paper use the protocol "paper"
         return "beyond"
     return "cifar10n" if line["settings"]["noise"].startswith("file:cifar10n") else str(line["settings"]["data"])
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time: two that read and write the file at once would lose a line."""
+    """Hold a lock on the folder: two processes that read and rewrite a file at once would lose a line."""
     try:
         import fcntl
     except ImportError:  # not POSIX

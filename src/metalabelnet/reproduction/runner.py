@@ -1,7 +1,7 @@
-"""Runs what the results do not hold yet: within a budget, several together, to be stopped and continued at any time.
+"""Runs the specs that have no result yet, within a time budget, several concurrently; can be stopped and resumed.
 
-The run folders are the truth while runs are under way; a finished folder becomes a line of the results. Whatever
-happens in between, killing included, the next call takes up what it finds.
+A run in progress exists as a run folder. A finished folder becomes a result line. If the process is killed, the next
+call resumes the run folders it finds.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.read_cache import ReadCache
-from metalabelnet.errors import InputError, Stopped
+from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch.concurrent_runs import train_concurrently
 from metalabelnet.launch.process_pool import Job, Outcome, train_all
-from metalabelnet.reproduction.loss_figure import losses_along_a_step
-from metalabelnet.reproduction.results import Results, key, line_of_folder, make_line
-from metalabelnet.reproduction.time_budget import Estimate
-from metalabelnet.train.loop import Diverged, Progress
-from metalabelnet.train.prepare import read
-from metalabelnet.train.run_folder import Busy, RunFolder, versions
+from metalabelnet.reproduction.results import Results, make_result_line, result_line_from_folder, spec_key
+from metalabelnet.reproduction.runtime_estimate import RuntimeEstimator
+from metalabelnet.reproduction.step_losses import losses_along_step
+from metalabelnet.train.prepare import read_data
+from metalabelnet.train.run_folder import RunBusyError, RunFolder, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from metalabelnet.reproduction.recipes import Entry
-    from metalabelnet.reproduction.resources import Places
-    from metalabelnet.reproduction.result_lines import Line
+    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.resources import Resources
+    from metalabelnet.reproduction.results import ResultLine
+    from metalabelnet.train.loop import Progress
 
-HEARTBEAT = 30.0  # seconds between words about a run that is under way
+HEARTBEAT_SECONDS = 30.0  # between two messages about runs in progress
 
 
 def _train_group(
@@ -45,60 +45,82 @@ def _train_group(
     stop: Callable[[], bool],
     read_cache: ReadCache,
 ) -> list[Outcome]:
-    """Train these runs: in processes beside each other, or on one device, several in turns."""
-    how: Any = {"resume": True, "on_progress": on_progress, "stop": stop, "readings": read_cache, "go_on": True}
+    """Train these runs in worker processes, or concurrently on one device."""
+    options: Any = {
+        "resume": True,
+        "on_progress": on_progress,
+        "stop": stop,
+        "read_cache": read_cache,
+        "keep_going": True,
+    }
     if workers > 1 or len(jobs) == 1:
-        return train_all(jobs, workers=workers, **how)
-    return train_concurrently(jobs, concurrent=concurrent, **how)
+        return train_all(jobs, workers=workers, **options)
+    return train_concurrently(jobs, concurrent=concurrent, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """An entry with its run and its folder."""
+    """A spec with its run and its folder."""
 
-    entry: Entry
+    spec: RunSpec
     job: Job
 
 
 class Runner:
-    """Runs entries, and adds a line for each to the results.
+    """Runs specs and adds a result line for each.
 
-    together  how many runs share a device; where one ends the next begins
-    workers   processes with one thread each, for runs on a CPU
-    budget    seconds; a run that would not end within is not started, one under way at the end is stopped
-    say       told a line about every run that ended
-    stop      asked after every step
+    Parameters
+    ----------
+    results : Results
+        The result lines so far.
+    resources : Resources
+        Files and device of this machine.
+    out : Path
+        Folder for the run folders.
+    concurrent : int
+        Number of runs that share a device. When one ends, the next starts.
+    workers : int
+        Number of processes with one thread each, for runs on a CPU.
+    budget : float or None
+        Seconds. A run that is not expected to end within the budget is not started; a run in progress when it is used
+        up is stopped.
+    cheapest_first : bool
+        Whether to run the specs by increasing estimated time.
+    log : callable
+        Called with one line of text about each run that ended.
+    stop : callable
+        Called after every step; training stops when it returns True.
     """
 
     def __init__(
         self,
         results: Results,
-        places: Places,
+        resources: Resources,
         out: Path,
         *,
         concurrent: int,
         workers: int = 1,
         budget: float | None,
-        cheapest: bool,
-        say: Callable[[str], None],
+        cheapest_first: bool,
+        log: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
-        self.results, self.places, self.out = results, places, out
-        self.concurrent, self.workers, self.cheapest = concurrent, workers, cheapest
-        self.say, self._asked = say, stop
-        self.estimate = Estimate(results.lines, versions()["device"])
+        self.results, self.resources, self.out = results, resources, out
+        self.concurrent, self.workers, self.cheapest_first = concurrent, workers, cheapest_first
+        self.log, self._stop_requested = log, stop
+        self.estimator = RuntimeEstimator(results.lines, versions()["device"])
         self.deadline = None if budget is None else time.monotonic() + budget
         self.failures: list[str] = []
         self.ended = self.total = 0
-        self._spoke = time.monotonic()
-        self._readings = ReadCache(at_a_time=max(concurrent, workers))
+        self._last_heartbeat = time.monotonic()
+        self._read_cache = ReadCache(concurrent_runs=max(concurrent, workers))
 
-    def run(self, entries: Sequence[Entry]) -> int:
-        """Run what is open; gives the number of runs that are left for want of budget."""
-        queue = self._readable(self._tasks(self.open(entries)))
+    def run(self, specs: Sequence[RunSpec]) -> int:
+        """Run the specs without a result; returns the number of runs left when the budget is used up."""
+        queue = self._with_readable_data(self._tasks(self.missing(specs)))
         self.total = len(queue)
-        if self.cheapest:
-            queue.sort(key=lambda task: self.estimate.seconds(task.entry) or 0.0)
+        if self.cheapest_first:
+            queue.sort(key=lambda task: self.estimator.seconds(task.spec) or 0.0)
         while queue:
             group = self._next_group(queue)
             if not group:
@@ -107,112 +129,114 @@ class Runner:
                 queue.remove(task)
             try:
                 self._run(group)
-            except Stopped:
-                if self._asked():
+            except RunStopped:
+                if self._stop_requested():
                     raise
-                left = [task for task in group if self.results.of(task.entry) is None]
+                left = [task for task in group if self.results.find(task.spec) is None]
                 return len(left) + len(queue)
         return len(queue)
 
-    def open(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries without a result, each run once."""
-        unique: dict[str, Entry] = {}
-        for entry in entries:
-            if self.results.of(entry) is None:
-                before = unique.setdefault(key(entry), entry)
-                if entry.curves and not before.curves:  # the place of the first, the needs of both
-                    unique[key(entry)] = dataclasses.replace(before, curves=True)
+    def missing(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """The specs without a result; specs of the same run are merged."""
+        unique: dict[str, RunSpec] = {}
+        for spec in specs:
+            if self.results.find(spec) is None:
+                before = unique.setdefault(spec_key(spec), spec)
+                if spec.curves and not before.curves:
+                    unique[spec_key(spec)] = dataclasses.replace(before, curves=True)
         return list(unique.values())
 
-    def _tasks(self, entries: Sequence[Entry]) -> list[Task]:
+    def _tasks(self, specs: Sequence[RunSpec]) -> list[Task]:
         tasks = []
-        lacking: dict[str, int] = {}
-        for entry in entries:
-            if lack := self.places.lacks(entry):
-                lacking[lack] = lacking.get(lack, 0) + 1
+        missing_files: dict[str, int] = {}
+        for spec in specs:
+            if option := self.resources.missing(spec):
+                missing_files[option] = missing_files.get(option, 0) + 1
                 continue
-            run = self.places.run(entry)
-            task = Task(entry=entry, job=Job(run=run, folder=self.out / folder_name(entry, run.dtype)))
+            run = self.resources.run(spec)
+            task = Task(spec=spec, job=Job(run=run, folder=self.out / folder_name(spec, run.dtype)))
             try:
                 RunFolder(task.job.folder).check(run, resume=True)
             except InputError as error:
-                self._fail(entry, str(error))
+                self._report_failure(spec, str(error))
                 continue
-            if not self._take(task):
+            if not self._add_if_finished(task):
                 tasks.append(task)
-        sentences = [f"{count} runs need {lack}" for lack, count in lacking.items()]
+        sentences = [f"{count} runs need {option}" for option, count in missing_files.items()]
         if sentences and not tasks:
             raise InputError("nothing can be run: " + "; ".join(sentences))
         for sentence in sentences:
-            self.say(f"left out: {sentence}")
+            self.log(f"skipped: {sentence}")
         return tasks
 
-    def _readable(self, tasks: Sequence[Task]) -> list[Task]:
-        """Those whose data can be read. It is tried once: each run would try again, downloads included."""
+    def _with_readable_data(self, tasks: Sequence[Task]) -> list[Task]:
+        """The tasks whose data can be read. Each data set is tried once, as a failed download is slow."""
         by_data: dict[str, list[Task]] = {}
         for task in tasks:
             by_data.setdefault(task.job.run.data, []).append(task)
-        unread: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
         for data, (first, *_) in by_data.items():
             try:
-                read(first.job.run, read_cache=self._readings)
+                read_data(first.job.run, read_cache=self._read_cache)
             except InputError as error:
-                unread[data] = str(error)
-        if unread and len(unread) == len(by_data):
-            raise InputError("nothing can be run: " + "; ".join(unread.values()))
-        for data, why in unread.items():
-            self._fail(f"{len(by_data[data])} runs on {data}", why)
-        return [task for task in tasks if task.job.run.data not in unread]
+                unreadable[data] = str(error)
+        if unreadable and len(unreadable) == len(by_data):
+            raise InputError("nothing can be run: " + "; ".join(unreadable.values()))
+        for data, reason in unreadable.items():
+            self._report_failure(f"{len(by_data[data])} runs on {data}", reason)
+        return [task for task in tasks if task.job.run.data not in unreadable]
 
     def _next_group(self, queue: Sequence[Task]) -> list[Task]:
-        """The first run that fits into what is left of the budget, with those that can go along."""
+        """The first run that fits into the rest of the budget, with the runs that can be trained in the same call."""
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
         if left <= 0:
             return []
         work = left * self.workers
         group: list[Task] = []
         for task in queue:
-            seconds = self.estimate.seconds(task.entry) or 0.0
-            if seconds > min(left, work) or (group and not self._goes_along(task, group[0])):
+            seconds = self.estimator.seconds(task.spec) or 0.0
+            if seconds > min(left, work) or (group and not self._compatible(task, group[0])):
                 continue
             group.append(task)
             work -= seconds
-            if task.entry.kind != "run" or self.workers == self.concurrent == 1:
+            if task.spec.kind != "run" or self.workers == self.concurrent == 1:
                 break
         return group
 
-    def _goes_along(self, task: Task, first: Task) -> bool:
-        """Whether one can begin where the other ends: on one device, if the data need not be read again."""
+    def _compatible(self, task: Task, first: Task) -> bool:
+        """Whether both runs can be trained in one call; on one device they must use the same data."""
         if self.workers == 1 and task.job.run.data != first.job.run.data:
             return False
-        return task.entry.kind == first.entry.kind == "run"
+        return task.spec.kind == first.spec.kind == "run"
 
     def _run(self, group: Sequence[Task], concurrent: int | None = None) -> None:
         concurrent = min(concurrent or self.concurrent, len(group)) if self.workers == 1 else 1
-        if group[0].entry.kind == "losses":
+        if group[0].spec.kind == "losses":
             self._measure_losses(group[0])
             return
         outcomes = self._train(group, concurrent)
         if isinstance(outcomes, str):
-            self._failed(group, concurrent, outcomes)
+            self._retry(group, concurrent, outcomes)
             return
-        self._harvest(group, concurrent)
+        self._add_finished(group, concurrent)
         for task, outcome in zip(group, outcomes, strict=True):
-            if outcome.failure is None or self.results.of(task.entry) is not None:  # another process may have ended it
+            if (
+                outcome.failure is None or self.results.find(task.spec) is not None
+            ):  # another process may have finished it
                 continue
             if outcome.busy:
-                self._leave(task)
-            elif outcome.lost or outcome.refused:
-                self._fail(task.entry, outcome.failure)
+                self._log_busy(task)
+            elif outcome.killed or outcome.rejected:
+                self._report_failure(task.spec, outcome.failure)
             else:
-                self._diverged(task, outcome.failure)
+                self._add_diverged(task, outcome.failure)
 
     def _train(self, group: Sequence[Task], concurrent: int) -> list[Outcome] | str:
-        """The outcomes, or why there are none: in words, as an error that was raised holds what broke off."""
+        """The outcomes, or the message of the error. The error itself is not kept: its traceback holds GPU memory."""
 
-        def tell(number: int, progress: Progress | None) -> None:
+        def report(number: int, progress: Progress | None) -> None:
             if progress is None:
-                self._take(group[number], concurrent)
+                self._add_if_finished(group[number], concurrent)
             else:
                 self._heartbeat(group[number], progress)
 
@@ -221,30 +245,30 @@ class Runner:
                 [task.job for task in group],
                 workers=self.workers,
                 concurrent=concurrent,
-                on_progress=tell,
+                on_progress=report,
                 stop=self._stop,
-                read_cache=self._readings,
+                read_cache=self._read_cache,
             )
-        except Stopped:
-            self._harvest(group, concurrent)
+        except RunStopped:
+            self._add_finished(group, concurrent)
             raise
         except InputError as error:
             return str(error)
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
-    def _leave(self, task: Task) -> None:
-        self.say(f"{task.entry}: another process is at work on it, and it is left to that one")
+    def _log_busy(self, task: Task) -> None:
+        self.log(f"{task.spec}: skipped, another process is running it")
 
-    def _failed(self, group: Sequence[Task], concurrent: int, why: str) -> None:
-        """One of them may have spoilt it for all, such as by taking too much memory: half as many, then one by one."""
+    def _retry(self, group: Sequence[Task], concurrent: int, reason: str) -> None:
+        """Retry a failed group with half as many concurrent runs, then one by one; it may have run out of memory."""
         if len(group) == 1:
-            self._fail(group[0].entry, why)
+            self._report_failure(group[0].spec, reason)
             return
-        gc.collect()  # what broke off holds its folders and its memory until it is gone
-        left = [task for task in group if not self._take(task, concurrent)]
+        gc.collect()  # frees memory and folder locks of the failed runs
+        left = [task for task in group if not self._add_if_finished(task, concurrent)]
         if left and concurrent > 1:
-            self.say(f"{concurrent} runs together broke off ({why}): going on with {concurrent // 2}")
+            self.log(f"{concurrent} concurrent runs failed ({reason}); retrying with {concurrent // 2}")
             self._run(left, concurrent // 2)
             return
         for task in left:
@@ -252,68 +276,69 @@ class Runner:
 
     def _measure_losses(self, task: Task) -> None:
         try:
-            losses = losses_along_a_step(
+            losses = losses_along_step(
                 task.job.run, task.job.folder, stop=self._stop, on_progress=lambda p: self._heartbeat(task, p)
             )
-        except Diverged as error:
-            self._diverged(task, str(error))
+        except DivergenceError as error:
+            self._add_diverged(task, str(error))
             return
-        except Busy:
-            self._leave(task)
+        except RunBusyError:
+            self._log_busy(task)
             return
         except InputError as error:
-            self._fail(task.entry, str(error))
+            self._report_failure(task.spec, str(error))
             return
-        self._add(task.entry, make_line(task.entry, about=RunFolder(task.job.folder).about(), losses=losses))
+        self._add(task.spec, make_result_line(task.spec, metadata=RunFolder(task.job.folder).metadata(), losses=losses))
 
-    def _harvest(self, group: Sequence[Task], concurrent: int) -> None:
+    def _add_finished(self, group: Sequence[Task], concurrent: int) -> None:
         for task in group:
-            self._take(task, concurrent)
+            self._add_if_finished(task, concurrent)
 
-    def _take(self, task: Task, concurrent: int = 1) -> bool:
-        """Make a line of a finished folder, if it is finished and has none yet."""
+    def _add_if_finished(self, task: Task, concurrent: int = 1) -> bool:
+        """Add the result line of a folder if it is finished and has none yet; returns whether it is finished."""
         files = RunFolder(task.job.folder)
         if not files.finished:
             return False
-        if self.results.of(task.entry) is None:
+        if self.results.find(task.spec) is None:
             more = {"concurrent": concurrent} if concurrent > 1 else {}
-            self._add(task.entry, line_of_folder(task.entry, files, **more))
+            self._add(task.spec, result_line_from_folder(task.spec, files, **more))
         return True
 
-    def _diverged(self, task: Task, failure: str) -> None:
-        sentence = failure.replace(f"{task.job.folder}/", "")  # a line names no path of this machine
-        about = RunFolder(task.job.folder).about()
-        self._add(task.entry, make_line(task.entry, about=about, failure=sentence))
+    def _add_diverged(self, task: Task, failure: str) -> None:
+        message = failure.replace(f"{task.job.folder}/", "")  # result lines contain no paths of this machine
+        metadata = RunFolder(task.job.folder).metadata()
+        self._add(task.spec, make_result_line(task.spec, metadata=metadata, failure=message))
 
-    def _add(self, entry: Entry, line: Line) -> None:
-        self.results.add(line | {"commit": self.places.commit or line["commit"]})
-        self.estimate.learn(line)
+    def _add(self, spec: RunSpec, line: ResultLine) -> None:
+        self.results.add(line | {"commit": self.resources.commit or line["commit"]})
+        self.estimator.add(line)
         self.ended += 1
-        of = f"[{self.ended}/{self.total}] " if self.total else ""
-        self.say(f"{of}{entry}: {_told(line)}{_beside(entry)}")
+        counter = f"[{self.ended}/{self.total}] " if self.total else ""
+        paper = "" if spec.paper is None else f"; paper: {spec.paper}"
+        self.log(f"{counter}{spec}: {_describe(line)}{paper}")
 
-    def _fail(self, what: Entry | str, why: str) -> None:
-        self.failures.append(f"{what}: {why}")
-        self.say(f"{what}: failed: {why}")
+    def _report_failure(self, subject: RunSpec | str, reason: str) -> None:
+        self.failures.append(f"{subject}: {reason}")
+        self.log(f"{subject}: failed: {reason}")
 
     def _heartbeat(self, task: Task, progress: Progress) -> None:
-        if time.monotonic() - self._spoke > HEARTBEAT:
-            self._spoke = time.monotonic()
-            self.say(f"{task.entry}: epoch {progress.epoch + 1} of {progress.epochs}")
+        if time.monotonic() - self._last_heartbeat > HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
+            self.log(f"{task.spec}: epoch {progress.epoch + 1} of {progress.epochs}")
 
     def _stop(self) -> bool:
-        return self._asked() or (self.deadline is not None and time.monotonic() >= self.deadline)
+        return self._stop_requested() or (self.deadline is not None and time.monotonic() >= self.deadline)
 
 
-def folder_name(entry: Entry, dtype: str) -> str:
-    """A name for people, and a few letters that tell any two runs apart."""
-    cell = entry.cell.replace(":", "").replace("/", "-")
-    parts = [entry.fields["data"], entry.method, cell, f"seed{entry.seed}", dtype]
-    mark = hashlib.sha256(key(entry).encode()).hexdigest()[:8]
-    return "-".join(str(part) for part in (*parts, mark))
+def folder_name(spec: RunSpec, dtype: str) -> str:
+    """A readable folder name that ends in a hash of the settings, so that no two runs share a folder."""
+    cell = spec.cell.replace(":", "").replace("/", "-")
+    parts = [spec.fields["data"], spec.method, cell, f"seed{spec.seed}", dtype]
+    digest = hashlib.sha256(spec_key(spec).encode()).hexdigest()[:8]
+    return "-".join(str(part) for part in (*parts, digest))
 
 
-def _told(line: Line) -> str:
+def _describe(line: ResultLine) -> str:
     if line.get("failure"):
         return f"failed: {line['failure']}"
     if line["summary"] is None:
@@ -321,7 +346,3 @@ def _told(line: Line) -> str:
     s = line["summary"]
     last = f"last {s['test_accuracy_last']:.2f}"
     return f"{s['test_accuracy']:.2f} ({last}, epoch {s['selected_epoch']}, {s['seconds']:.0f} s)"
-
-
-def _beside(entry: Entry) -> str:
-    return "" if entry.paper is None else f"; the paper has {entry.paper}"

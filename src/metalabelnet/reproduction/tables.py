@@ -1,149 +1,290 @@
-"""The tables of each WHAT, from the results and the paper's numbers. Needs nothing but Python."""
+"""The tables of each experiment, built from the results and the paper's numbers, as Markdown and LaTeX."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from metalabelnet.reproduction.beyond_tables import ablation_table, beyond_tables, unlabeled_table
-from metalabelnet.reproduction.cells import LAST, SELECTED, Cell, cell_name, cells_of, losses_of, places
-from metalabelnet.reproduction.entries import BY_ITSELF
-from metalabelnet.reproduction.paper_numbers import NUMBERS, paper_number
-from metalabelnet.reproduction.recipes import TABLE_METHODS, WHATS
-from metalabelnet.reproduction.text_table import Table
+from metalabelnet.reproduction import beyond
+from metalabelnet.reproduction.experiments import EXPERIMENTS, TABLE_METHODS
+from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS, paper_number
+from metalabelnet.reproduction.selection import DEFAULT_SELECTION
+from metalabelnet.reproduction.table_cells import (
+    LAST,
+    SELECTED,
+    TableCell,
+    collect_cells,
+    column_names,
+    column_title,
+    losses_by_column,
+)
 
 if TYPE_CHECKING:
-    from metalabelnet.reproduction.cells import Place
-    from metalabelnet.reproduction.entries import Selection
+    from collections.abc import Mapping, Sequence
+
     from metalabelnet.reproduction.results import Results
+    from metalabelnet.reproduction.selection import Selection
+    from metalabelnet.reproduction.table_cells import CellKey
+
+    Cells = Mapping[CellKey, TableCell]
+
+SPREAD = "mean ± standard deviation (runs)"
 
 
-def tables(name: str, results: Results, asked: Selection = BY_ITSELF) -> list[Table]:
-    """The tables of a WHAT. A cell that was not run is empty."""
-    if WHATS[name].needs_data:
-        return [_of_the_paper(name)]
-    found = places(name, results, asked)
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of text with a title."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Format as Markdown, with the title above the table."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return f"{self.title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+    def latex(self) -> str:
+        """Format as a LaTeX tabular, with the title as a comment."""
+        lines = [" & ".join(map(_escape_latex, row)) + r" \\" for row in self.rows]
+        head = " & ".join(map(_escape_latex, self.columns)) + r" \\ \hline"
+        alignment = "l" + "c" * (len(self.columns) - 1)
+        return "\n".join([f"% {self.title}", rf"\begin{{tabular}}{{{alignment}}}", head, *lines, r"\end{tabular}", ""])
+
+
+_LATEX_COMMANDS = {
+    "%": r"\%",
+    "_": r"\_",
+    "±": r"$\pm$",
+    "–": "--",
+    "θ̂′": r"$\hat\theta'$",
+    "θ̂": r"$\hat\theta$",
+    "θ": r"$\theta$",
+    "β": r"$\beta$",
+}
+
+
+def _escape_latex(text: str) -> str:
+    for sign, command in _LATEX_COMMANDS.items():
+        text = text.replace(sign, command)
+    return text
+
+
+def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION) -> list[Table]:
+    """Build the tables of an experiment. Cells without runs are empty."""
+    if EXPERIMENTS[name].needs_data:
+        return [_paper_table(name)]
+    cells = collect_cells(name, results, selection)
     if name == "cifar10-table":
-        return _cifar10(found, smoke=asked.smoke)
+        return _cifar10_tables(cells, smoke=selection.smoke)
     if name == "cifar10n":
-        return _cifar10n(found)
+        return _cifar10n_tables(cells)
     if name == "beyond":
-        return beyond_tables(found)
+        return _beyond_tables(cells)
     if name == "beyond-ablation":
-        return [ablation_table(found)]
+        return [_variants_table(cells, "Each component removed on its own", "variant", "against all components")]
     if name == "beyond-unlabeled":
-        return [unlabeled_table(found)]
+        return [_variants_table(cells, "Labels removed", "unlabeled images", "against all labels")]
     if name == "fig-curves":
-        return [_curves(found)]
+        return [_curves_table(cells)]
     if name == "fig-stability":
-        return [_stability(found)]
+        return [_stability_table(cells)]
     if name == "fig-losses":
-        return [_losses(found)]
-    return [_points(name, found)]
+        return [_losses_table(cells)]
+    return [_points_table(name, cells)]
 
 
-def _cifar10(found: dict[Place, Cell], *, smoke: bool) -> list[Table]:
-    made = []
-    cells = cells_of(found)
+def _cifar10_tables(cells: Cells, *, smoke: bool) -> list[Table]:
+    columns = column_names(cells)
+    result = []
     for kind in ("uniform", "feature"):
-        columns = [cell for cell in cells if cell.startswith(kind)]
+        of_kind = [column for column in columns if column.startswith(kind)]
         rows = []
         for method in TABLE_METHODS:
             row = [method]
-            for cell in columns:
-                number = None if smoke else paper_number("cifar10-table", method, cell)
-                row += [found[method, cell, ""].text(), "–" if number is None else str(number)]
+            for column in of_kind:
+                number = None if smoke else paper_number("cifar10-table", method, column)
+                row += [cells[method, column, ""].text(), "–" if number is None else str(number)]
             rows.append(row)
-        names = [name for cell in columns for name in (cell_name(cell), "paper")]
-        title = f"Test accuracy at the selected epoch, {cell_name(kind + ':0').rpartition(' 0')[0]} noise"
-        made.append(Table(title=f"{title}: mean ± standard deviation (runs)", columns=["method", *names], rows=rows))
-    last = [[method, *(found[method, cell, ""].text(LAST) for cell in cells)] for method in TABLE_METHODS]
-    title = "Test accuracy at the last epoch: mean ± standard deviation (runs)"
-    return [*made, Table(title=title, columns=["method", *map(cell_name, cells)], rows=last)]
+        names = [name for column in of_kind for name in (column_title(column), "paper")]
+        title = f"Test accuracy at the selected epoch, {column_title(kind + ':0').rpartition(' 0')[0]} noise: {SPREAD}"
+        result.append(Table(title=title, columns=["method", *names], rows=rows))
+    last = [[method, *(cells[method, column, ""].text(LAST) for column in columns)] for method in TABLE_METHODS]
+    title = f"Test accuracy at the last epoch: {SPREAD}"
+    return [*result, Table(title=title, columns=["method", *map(column_title, columns)], rows=last)]
 
 
-def _cifar10n(found: dict[Place, Cell]) -> list[Table]:
-    cells = cells_of(found)
+def _cifar10n_tables(cells: Cells) -> list[Table]:
+    columns = column_names(cells)
     return [
         Table(
-            title=f"Test accuracy at the {epoch} epoch, labels given by people: mean ± standard deviation (runs)",
-            columns=["method", *map(cell_name, cells)],
-            rows=[[method, *(found[method, cell, ""].text(name) for cell in cells)] for method in TABLE_METHODS],
+            title=f"Test accuracy at the {epoch} epoch, human labels: {SPREAD}",
+            columns=["method", *map(column_title, columns)],
+            rows=[[method, *(cells[method, column, ""].text(name) for column in columns)] for method in TABLE_METHODS],
         )
         for epoch, name in (("selected", SELECTED), ("last", LAST))
     ]
 
 
-POINT = {
-    "fig-warmup": "epochs of warm-up",
+POINT_NAMES = {
+    "fig-warmup": "warm-up epochs",
     "fig-clean-size": "clean samples",
     "fig-unlabeled": "unlabeled images",
     "ablation-entropy": "weight of the entropy loss",
     "ablation-beta": "β",
     "ablation-labelnet": "label net",
-    "differences": "what is changed",
+    "differences": "change",
 }
 
 
-def _points(name: str, found: dict[Place, Cell]) -> Table:
-    cells = cells_of(found)
+def _points_table(name: str, cells: Cells) -> Table:
+    columns = column_names(cells)
     rows = []
-    for point in WHATS[name].points:
-        texts = [(found["metalabelnet", c, point].text(), found["metalabelnet", c, point].text(LAST)) for c in cells]
-        rows.append([point, *(text for pair in texts for text in pair)])
-    names = [text for cell in cells for text in (cell_name(cell), "last epoch")]
-    title = f"Test accuracy by {POINT[name]}: mean ± standard deviation (runs)"
-    return Table(title=title, columns=[POINT[name], *names], rows=rows)
+    for point in EXPERIMENTS[name].points:
+        of_point = [cells["metalabelnet", column, point] for column in columns]
+        rows.append([point, *(text for cell in of_point for text in (cell.text(), cell.text(LAST)))])
+    names = [text for column in columns for text in (column_title(column), "last epoch")]
+    title = f"Test accuracy by {POINT_NAMES[name]}: {SPREAD}"
+    return Table(title=title, columns=[POINT_NAMES[name], *names], rows=rows)
 
 
-def _curves(found: dict[Place, Cell]) -> Table:
+def _curves_table(cells: Cells) -> Table:
     rows = []
-    for (method, name, _), cell in found.items():
-        warm = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in cell.lines]
-        end = f"{sum(warm) / len(warm):.2f}" if warm else ""
-        rows.append([f"{method}, {cell_name(name)}", end, cell.text(), cell.text(LAST)])
+    for (method, column, _), cell in cells.items():
+        after_warmup = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in cell.lines]
+        mean = f"{sum(after_warmup) / len(after_warmup):.2f}" if after_warmup else ""
+        rows.append([f"{method}, {column_title(column)}", mean, cell.text(), cell.text(LAST)])
     return Table(
-        title="Test accuracy at the end of warm-up, at the selected epoch and at the last",
+        title="Test accuracy at the end of warm-up, at the selected epoch and at the last epoch",
         columns=["run", "end of warm-up", "selected", "last"],
         rows=rows,
     )
 
 
-def _stability(found: dict[Place, Cell]) -> Table:
+def _stability_table(cells: Cells) -> Table:
     rows = []
-    for (method, name, _), cell in found.items():
+    for (method, column, _), cell in cells.items():
         changes = [line["curves"]["label_change"] for line in cell.lines if line["curves"].get("label_change")]
         texts = ["", "", "", ""]
         if changes:
             means = [sum(values) / len(values) for values in zip(*(c["mean"] for c in changes), strict=False)]
             stds = [sum(values) / len(values) for values in zip(*(c["std"] for c in changes), strict=False)]
             texts = [f"{x:.4f}" for x in (means[0], means[-1], sum(means) / len(means), sum(stds) / len(stds))]
-        rows.append([f"{method}, {cell_name(name)}", *texts])
+        rows.append([f"{method}, {column_title(column)}", *texts])
     return Table(
         title="Mean absolute change of the soft labels from one epoch to the next",
-        columns=["run", "first epoch", "last epoch", "mean", "mean spread over samples"],
+        columns=["run", "first epoch", "last epoch", "mean", "mean standard deviation over samples"],
         rows=rows,
     )
 
 
-FACTS = {
+LOSS_NAMES = {
     "meta_at_theta": "loss on the clean batch at θ",
     "meta_at_theta_hat": "loss on the clean batch at θ̂, after a step on the labels before the update",
     "meta_at_new_theta_hat": "loss on the clean batch at θ̂′, after a step on the updated labels",
-    "new_theta_hat_at": "place of θ̂′ along the step (θ is at 0, θ̂ at 1)",
+    "new_theta_hat_at": "position of θ̂′ along the step (θ is at 0, θ̂ at 1)",
 }
 
 
-def _losses(found: dict[Place, Cell]) -> Table:
-    losses, cells = losses_of(found), cells_of(found)
-    rows = [[text, *(f"{losses[c][name]:.6f}" if c in losses else "" for c in cells)] for name, text in FACTS.items()]
-    names = ["value" if cell in WHATS["fig-losses"].cells else cell_name(cell) for cell in cells]
-    return Table(title="Losses around one real iteration", columns=["what", *names], rows=rows)
+def _losses_table(cells: Cells) -> Table:
+    losses, columns = losses_by_column(cells), column_names(cells)
+    rows = [
+        [text, *(f"{losses[column][name]:.6f}" if column in losses else "" for column in columns)]
+        for name, text in LOSS_NAMES.items()
+    ]
+    names = ["value" if column in EXPERIMENTS["fig-losses"].cells else column_title(column) for column in columns]
+    return Table(title="Losses around one iteration of training", columns=["quantity", *names], rows=rows)
 
 
-def _of_the_paper(name: str) -> Table:
-    numbers = [number for number in NUMBERS if number.table == name]
+def _paper_table(name: str) -> Table:
+    numbers = [number for number in PAPER_NUMBERS if number.table == name]
     columns = list(dict.fromkeys(number.column for number in numbers))
-    rows = list(dict.fromkeys(number.row for number in numbers))
+    methods = list(dict.fromkeys(number.row for number in numbers))
     names = [text for column in columns for text in (column, "paper")]
-    told = [[row, *(t for column in columns for t in ("", str(paper_number(name, row, column))))] for row in rows]
-    return Table(title=f"{WHATS[name].needs_data}: not run, it needs data", columns=["method", *names], rows=told)
+    rows = [[m, *(text for column in columns for text in ("", str(paper_number(name, m, column))))] for m in methods]
+    title = f"{EXPERIMENTS[name].needs_data}: not run (the data set is not supported)"
+    return Table(title=title, columns=["method", *names], rows=rows)
+
+
+def _beyond_tables(cells: Cells) -> list[Table]:
+    """Build a table of methods by column for each data set, then `metalabelnet-plus` against the other methods.
+
+    Data sets without a run of `metalabelnet-plus` are left out.
+    """
+    run = {column for (method, column, _), cell in cells.items() if method == beyond.PLUS and cell.ended}
+    shown = {_data_set(column) for column in run}
+    columns = [column for column in column_names(cells) if _data_set(column) in shown]
+    result = []
+    for data in dict.fromkeys(map(_data_set, columns)):
+        of_data = [column for column in columns if _data_set(column) == data]
+        for epoch, name in (("selected", SELECTED), ("last", LAST)):
+            result.append(
+                Table(
+                    title=f"{data}: test accuracy at the {epoch} epoch, {SPREAD}",
+                    columns=["method", *(_noise_title(column) for column in of_data)],
+                    rows=[[m, *(cells[m, column, ""].text(name) for column in of_data)] for m in beyond.METHODS],
+                )
+            )
+    rows = [_comparison_row(c, {m: cells[m, c, ""] for m in beyond.METHODS}) for c in columns if c in run]
+    title = f"{beyond.PLUS} minus the other methods, in points and in standard errors of the paired difference"
+    names = ["data and noise", *beyond.BASELINES, "best of the other methods that were run"]
+    return [*result, Table(title=title, columns=names, rows=rows)]
+
+
+def _data_set(column: str) -> str:
+    return column.partition("/")[0]
+
+
+def _noise_title(column: str) -> str:
+    return column_title(column.partition("/")[2])
+
+
+def _variants_table(cells: Cells, title: str, point_name: str, difference_name: str) -> Table:
+    """Build a table of points by column, with the difference from the first point, paired over columns and seeds."""
+    columns = column_names(cells)
+    points = list(dict.fromkeys(point for _, _, point in cells))
+    first = [cells[beyond.PLUS, column, points[0]] for column in columns]
+    rows = []
+    for point in points:
+        of_point = [cells[beyond.PLUS, column, point] for column in columns]
+        means = [mean for cell in of_point if (mean := cell.mean()) is not None]
+        overall = f"{sum(means) / len(means):.2f}" if len(means) == len(columns) else ""
+        differences = [d for ours, theirs in zip(of_point, first, strict=True) for d in _paired(ours, theirs)]
+        against = "–" if point == points[0] and means else _difference_text(differences)
+        rows.append([point, *(cell.text() for cell in of_point), overall, against])
+    return Table(
+        title=f"{title}: test accuracy at the selected epoch, {SPREAD}",
+        columns=[point_name, *(_noise_title(column) for column in columns), "mean", difference_name],
+        rows=rows,
+    )
+
+
+def _comparison_row(column: str, cells: Mapping[str, TableCell]) -> list[str]:
+    ours = cells[beyond.PLUS]
+    others = {method: cell for method, cell in cells.items() if method != beyond.PLUS and cell.values()}
+    best = max(others, key=lambda method: others[method].mean() or 0.0, default=None)
+    text = "" if best is None else f"{best}: {_difference_text(_paired(ours, others[best]))}"
+    baselines = [_difference_text(_paired(ours, cells[method])) for method in beyond.BASELINES]
+    return [f"{_data_set(column)}, {_noise_title(column)}", *baselines, text]
+
+
+def _paired(ours: TableCell, theirs: TableCell) -> list[float]:
+    """The differences seed by seed: runs with the same seed share their split, noise and initial weights."""
+    by_seed = [
+        {line["settings"]["seed"]: line["summary"][SELECTED] for line in cell.lines if line["summary"]}
+        for cell in (ours, theirs)
+    ]
+    return [by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]]
+
+
+def _difference_text(differences: list[float]) -> str:
+    """Format as "+1.23 (+4.5 s.e.)"; without standard errors for a single pair; empty without pairs."""
+    n = len(differences)
+    if not n:
+        return ""
+    mean = sum(differences) / n
+    if n < 2:
+        return f"{mean:+.2f}"
+    error = math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
+    return f"{mean:+.2f} ({f'{mean / error:+.1f} s.e.' if error > 0 else 's.e. 0'})"

@@ -1,15 +1,16 @@
-"""The page where a person looks at labels: checks suspects, builds a clean set, takes both away.
+"""The review page: check suspects, build a clean set, export both.
 
-source       where samples, their labels and what a run thinks of them come from
-contents     what a sample looks like
-informative  which samples are worth a look
-store        the SQLite file: samples, read once, and verdicts, never changed
-verdicts     a verdict, its undoing, its history
-pages        filters, and the list a page at a time
-draw         which sample is next for a clean set, and how far it is
-noise_rate   how many given labels are wrong, and how sure that is
-take         the clean set, the corrected labels, the verdicts as CSV
-forms, guard, app, server   what a browser sends, who may ask, what is answered, and where
+source              samples, labels and predictions, from a finished run or from data alone
+run_label_table     the label table of a run
+sample_display      images, texts and table cells of samples
+informativeness     which samples to review first
+store               the SQLite file with samples and verdicts
+verdicts            adding and undoing verdicts, and their history
+filters             the filtered and paged list of samples
+clean_set_sampling  the next sample for a clean set, and the progress of the set
+noise_rate          the estimated noise rate and its confidence interval
+exports             clean set, corrected labels and verdicts as CSV
+request_forms, access, app, server   forms, access control, pages, and the web server
 
-Only `app` and `server` need more than training does; the commands that take results away run without them.
+Only `app`, `access` and `server` need the extra `review`; exporting from the command line works without it.
 """

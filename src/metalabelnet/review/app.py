@@ -16,10 +16,11 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from metalabelnet.errors import InputError
-from metalabelnet.review import exports, filters, request_forms, sampling, verdicts
-from metalabelnet.review.access import Guard
+from metalabelnet.review import exports, filters, request_forms, verdicts
+from metalabelnet.review import clean_set_sampling
+from metalabelnet.review.access import AccessGuard
 from metalabelnet.review.request_forms import read_form
-from metalabelnet.review.verdicts import Conflict, Verdict
+from metalabelnet.review.verdicts import VerdictConflict, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from metalabelnet.review.source import Source
-    from metalabelnet.review.store import Store
+    from metalabelnet.review.source import ReviewSource
+    from metalabelnet.review.store import ReviewStore
 
 HERE = Path(__file__).parent
 STATIC = {"app.css": "text/css", "app.js": "text/javascript", "htmx.min.js": "text/javascript"}
 GRID = 24
 FEW_CLASSES = 20  # have a button each
-WAYS = ("random", "informative")
+SAMPLINGS = ("random", "informative")
 NOTHING = "Nothing to undo: this tab has made no verdict that still stands."
 CHANGED = "Another tab has decided on this sample in the meantime. Nothing was written; look again."
 
 
-class App:
+class ReviewApp:
     """The pages of one source and its verdicts."""
 
-    def __init__(self, source: Source, store: Store) -> None:
+    def __init__(self, source: ReviewSource, store: ReviewStore) -> None:
         self.source, self.store = source, store
         self.templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -54,8 +55,8 @@ class App:
         routes = [
             Route("/", self._same(self.check), methods=get),
             Route("/clean", self._same(self.clean), methods=get),
-            Route("/take", self._same(self.take), methods=get),
-            Route("/take/{what}.csv", self._same(self.take_file), methods=get),
+            Route("/export", self._same(self.export), methods=get),
+            Route("/export/{what}.csv", self._same(self.export_file), methods=get),
             Route("/sample/{n}/{size}", self._same(self.picture), methods=get),
             Route("/static/{name}", self.static, methods=get),
             Route("/favicon.ico", lambda _request: Response(status_code=204), methods=get),
@@ -63,7 +64,7 @@ class App:
             Route("/undo", self.undo, methods=post),
         ]
         app = Starlette(routes=routes, exception_handlers={InputError: self.wrong, sqlite3.Error: self.broken})
-        return Guard(app, port=port, token=token)
+        return AccessGuard(app, port=port, token=token)
 
     def _same(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
         """The answer, unless another program reads the data in anew before it or while it is made."""
@@ -96,11 +97,11 @@ class App:
             here="check",
             view=view,
             which=which,
-            plain=filters.Filter(),
+            plain=filters.SampleFilter(),
             fields=dict(fields),
             cards=[self._card(row) for row in rows],
             count=filters.count(self.store, which),
-            most=filters.MOST_COUNTED,
+            most=filters.MAX_COUNT,
             following=None if last is None else request_forms.address(fields, after=last),
             other=request_forms.address(fields, view="grid" if view == "one" else "one"),
             first=request_forms.address(fields),
@@ -115,16 +116,16 @@ class App:
         if "wanted" in fields:
             wanted = request_forms.whole(fields, "wanted", 10, 1, request_forms.MOST_PER_CLASS)
             seeing = "1" if fields.get("blind") == "1" else "0"
-            self.store.set(wanted=str(wanted), way=request_forms.choice(fields, "way", WAYS), blind=seeing)
+            self.store.set(wanted=str(wanted), sampling=request_forms.choice(fields, "sampling", SAMPLINGS), blind=seeing)
             return RedirectResponse("/clean", 303)
-        wanted, way, blind = int(self.store.get("wanted", "10")), self.store.get("way", WAYS[0]), self._blind()
-        so_far = sampling.progress(self.store, len(self.source.classes), wanted)
-        way = way if self.source.run is not None else WAYS[0]
+        wanted, sampling, blind = int(self.store.get("wanted", "10")), self.store.get("sampling", SAMPLINGS[0]), self._blind()
+        so_far = clean_set_sampling.progress(self.store, len(self.source.classes), wanted)
+        sampling = sampling if self.source.run is not None else SAMPLINGS[0]
         again, n = self._drawn_before(request_forms.whole(fields, "n", 0)), None
         if again is not None:
-            n, how = again["n"], again["way"]
+            n, how = again["n"], again["sampling"]
         else:
-            n, how = sampling.draw(self.store, so_far, way), way
+            n, how = clean_set_sampling.draw(self.store, so_far, sampling), sampling
         row = None if n is None else filters.sample(self.store, n)
         return self._page(
             "clean.html",
@@ -132,16 +133,16 @@ class App:
             card=None if row is None else self._card(row, blind=blind),
             progress=so_far,
             per_class=list(zip(self.source.classes, so_far.confirmed, strict=True)),
-            way=way,
+            sampling=sampling,
             how=how,
             blind=blind,
             buttons=len(self.source.classes) <= FEW_CLASSES,
             message=fields.get("message", "") if fields.get("message", "") in MESSAGES else "",
         )
 
-    def take(self, request: Request) -> Response:
+    def export(self, request: Request) -> Response:
         """What can be taken away, with the commands that do the same and the one that trains with it."""
-        confirmed = sum(sampling.confirmed(self.store, len(self.source.classes)))
+        confirmed = sum(clean_set_sampling.confirmed(self.store, len(self.source.classes)))
         lacking = [
             name
             for name, number in zip(self.source.classes, self._clean_counts(), strict=True)
@@ -149,21 +150,21 @@ class App:
         ]
         elsewhere = () if self.store.path == self.source.database else ("--db", str(self.store.path))
         return self._page(
-            "take.html",
-            here="take",
+            "export.html",
+            here="export",
             confirmed=confirmed,
             lacking=lacking,
             shell=shlex.join([*self.source.named, *elsewhere]),
             data=shlex.join([self.source.data, *self.source.options]),
         )
 
-    def take_file(self, request: Request) -> Response:
+    def export_file(self, request: Request) -> Response:
         """One of the files."""
         what = request.path_params["what"]
-        if what not in exports.TAKES:
+        if what not in exports.EXPORTS:
             return self._missing()
         drawn = {"drawn": True} if what == "clean" and request.query_params.get("drawn") == "1" else {}
-        lines = list(exports.lines(exports.TAKES[what](self.store, self.source, **drawn)))
+        lines = list(exports.lines(exports.EXPORTS[what](self.store, self.source, **drawn)))
         headers = {"Content-Disposition": f'attachment; filename="{what}.csv"'}
         return StreamingResponse(iter(lines), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -195,7 +196,7 @@ class App:
         form = await read_form(request)
         try:
             return await run_in_threadpool(self._decide, form)
-        except Conflict as conflict:
+        except VerdictConflict as conflict:
             return self._conflict(form, conflict.n)
 
     def _decide(self, form: dict[str, str]) -> Response:
@@ -204,20 +205,20 @@ class App:
         row = filters.sample(self.store, n)
         if row is None:
             return self._missing()
-        said, tab = form.get("say", ""), form.get("tab", "")[:40]
+        said, tab = form.get("action", ""), form.get("tab", "")[:40]
         if said == "undo":
             verdicts.undo(self.store, n, seen, tab)
         else:
             kind, label = self._meant(said, form, row)
-            way = "listed" if page == "check" else request_forms.choice(form, "way", WAYS)
+            sampling = "listed" if page == "check" else request_forms.choice(form, "sampling", SAMPLINGS)
             seen_openly = any(look["page"] == "check" or not look["blind"] for look in verdicts.history(self.store, n))
             blind = page == "clean" and form.get("blind") == "1" and not seen_openly
-            verdict = Verdict(n=n, kind=kind, label=label, page=page, blind=blind, way=way, tab=tab)
+            verdict = Verdict(n=n, kind=kind, label=label, page=page, blind=blind, sampling=sampling, tab=tab)
             verdicts.decide(self.store, verdict, seen)
         if form.get("answer") == "card":
             row = filters.sample(self.store, n)
             assert row is not None
-            return HTMLResponse(self._render("answer.html", card=self._card(row), view="grid", fields=form))
+            return HTMLResponse(self._render("updated_card.html", card=self._card(row), view="grid", fields=form))
         if page == "clean":
             return RedirectResponse("/clean", 303)
         changes = {"n": n} if said == "undo" else {"after": f"{row['suspicion']!r},{n}"}
@@ -241,7 +242,7 @@ class App:
             return said, None
         if said == "keep" and row["given"] >= 0:
             return "label", row["given"]
-        if said == "suggestion" and row["label"] >= 0:
+        if said == "corrected" and row["label"] >= 0:
             return "label", row["label"]
         if said == "choose":
             return "label", request_forms.find_class(form.get("class", ""), self.source.classes)
@@ -261,7 +262,7 @@ class App:
         names = [*self.source.classes, ""]
         bars = [
             {"name": names[c], "p": p, "given": c == row["given"], "label": c == row["label"]}
-            for c, p in json.loads(row["bars"])
+            for c, p in json.loads(row["probabilities"])
         ]
         return card | {
             "id": row["id"],
@@ -303,12 +304,12 @@ class App:
 
     def wrong(self, _request: Request, error: Exception) -> Response:
         """Input that cannot be used."""
-        return HTMLResponse(self._render("wrong.html", here="", message=str(error)), 400)
+        return HTMLResponse(self._render("error.html", here="", message=str(error)), 400)
 
     def broken(self, _request: Request, error: Exception) -> Response:
         """The file of the verdicts cannot be used: the disk is full, or somebody holds it."""
         message = f"Nothing was written: {self.store.path}: {error}"
-        return HTMLResponse(self._render("wrong.html", here="", message=message), 500)
+        return HTMLResponse(self._render("error.html", here="", message=message), 500)
 
     def _conflict(self, form: dict[str, str], n: int) -> Response:
         """Another tab was first: show what stands now."""
@@ -316,12 +317,12 @@ class App:
         if form.get("page") == "clean" or row is None:
             return RedirectResponse(_with_message("clean", form, CHANGED), 303)
         if form.get("answer") == "card":
-            html = self._render("answer.html", card=self._card(row), view="grid", fields=form, alert=CHANGED)
+            html = self._render("updated_card.html", card=self._card(row), view="grid", fields=form, alert=CHANGED)
             return HTMLResponse(html, 409)
         return RedirectResponse(_with_message("check", {**form, "view": "one"}, CHANGED, n=n), 303)
 
     def _missing(self) -> Response:
-        return HTMLResponse(self._render("wrong.html", here="", message="There is nothing here."), 404)
+        return HTMLResponse(self._render("error.html", here="", message="There is nothing here."), 404)
 
     def _page(self, template: str, **values: Any) -> Response:
         return HTMLResponse(self._render(template, **values))

@@ -1,15 +1,15 @@
-"""How many of the given labels are wrong, from samples judged blind, and how sure that is.
+"""Estimate of the noise rate from samples judged blind, with a 95 % confidence interval.
 
-Samples are drawn class by class, so that a class that is rare in the data is not rare among the judged. The rate of the
-data is therefore the mean of the classes' rates, weighted by how many samples each has:
+Samples are drawn class by class, so rare classes are overrepresented among the judged samples. The noise rate of the
+data is therefore the mean over classes, weighted by class size:
 
     r = Σ_c w_c k_c / n_c        k_c of the n_c judged samples of stratum c have a wrong label
 
-The interval is Wilson's of the share r among n' = 1 / Σ_c (w_c² / n_c) judged samples: as many as count when some stand
-for more samples of the data than others (Kish, 1965). With one class that is Wilson's interval as it is.
+The interval is the Wilson interval of r with the effective sample size n' = 1 / Σ_c (w_c² / n_c) (Kish, 1965). With a
+single class it is the plain Wilson interval.
 
-Of a class that nobody has judged nothing is known. The weights are those of the judged classes then, and where the
-others hold the share u of the samples, the interval (l, h) becomes
+Nothing is known about classes without judged samples. The weights are then those of the judged classes, and if the
+other classes have the share u of the samples, the interval (l, h) becomes
 
     (1 − u) l  to  (1 − u) h + u
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
-    """A share with its 95 % interval, from so many judged samples."""
+class NoiseRateEstimate:
+    """The noise rate with its 95 % confidence interval and the number of judged samples."""
 
     rate: float
     low: float
@@ -37,22 +37,22 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Stratum:
-    """Of `size` samples in the data `judged` were judged, and `wrong` of these have a wrong label."""
+    """A class: its number of samples, how many were judged, and how many of these have a wrong given label."""
 
     size: int
     judged: int
     wrong: int
 
 
-def noise_rate(strata: Sequence[Stratum]) -> Rate | None:
-    """The share of wrong labels in the data; None before anything was judged."""
-    known = [s for s in strata if s.judged and s.size]
-    if not known:
+def noise_rate(strata: Sequence[Stratum]) -> NoiseRateEstimate | None:
+    """The estimated noise rate, or None without judged samples."""
+    judged_strata = [s for s in strata if s.judged and s.size]
+    if not judged_strata:
         return None
-    size = sum(s.size for s in known)
-    rate = sum(s.size * s.wrong / s.judged for s in known) / size
-    counting = size**2 / sum(s.size**2 / s.judged for s in known)
-    low, high = wilson(rate * counting, counting)
+    size = sum(s.size for s in judged_strata)
+    rate = sum(s.size * s.wrong / s.judged for s in judged_strata) / size
+    effective_n = size**2 / sum(s.size**2 / s.judged for s in judged_strata)
+    low, high = wilson(rate * effective_n, effective_n)
     share = size / sum(s.size for s in strata)
-    judged = sum(s.judged for s in known)
-    return Rate(rate=rate, low=share * low, high=1 - share * (1 - high), judged=judged)
+    judged = sum(s.judged for s in judged_strata)
+    return NoiseRateEstimate(rate=rate, low=share * low, high=1 - share * (1 - high), judged=judged)

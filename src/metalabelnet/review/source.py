@@ -12,25 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data import DATASETS, UNLABELED, load
-from metalabelnet.data.files.classes import class_names
-from metalabelnet.data.files.reader import Outline, ReadOptions, is_own, outline
+from metalabelnet.data.files.listing import class_names
+from metalabelnet.data.files.reader import ListedData, ReadOptions, is_folder_or_table, list_data
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
-from metalabelnet.review.informative import MEASURE
-from metalabelnet.review.label_rows import Table
-from metalabelnet.review.sample_view import Contents, of_rows
+from metalabelnet.review.informativeness import DEFAULT_MEASURE
+from metalabelnet.review.run_label_table import RunLabelTable
+from metalabelnet.review.sample_display import SampleDisplay, display_rows
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train import Run, RunFolder
-from metalabelnet.train.settings import IN_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from metalabelnet.data.files.clean_set import Clean
+    from metalabelnet.data.files.clean_set import CleanSample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class SampleRow:
     """A line of the table of samples (see `store`)."""
 
     n: int
@@ -52,13 +51,13 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ReviewSource:
     """The data's training samples by position, and the run that knows of them, if there is one."""
 
     data: str
     run: Path | None
     classes: tuple[str, ...]
-    contents: Contents
+    contents: SampleDisplay
     ids: Sequence[str]
     given: Sequence[int]
     splits: Mapping[int, str]  # of positions that are not trained on
@@ -66,8 +65,8 @@ class Source:
     named: tuple[str, ...]  # the arguments of `review` that lead here
     options: tuple[str, ...]  # of `train`, as the run had them or as they were given
     fingerprint: str
-    marked: frozenset[int] = frozenset()  # positions that the data itself marks as clean, whatever a file says of them
-    numbered: bool = False  # ids are the numbers of rows that have no other name
+    marked_clean: frozenset[int] = frozenset()  # positions that the data itself marks as clean, whatever a file says of them
+    ids_are_row_numbers: bool = False  # ids are the numbers of rows that have no other name
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -85,7 +84,7 @@ class Source:
         """What stands for the first samples, and is another one when they are others."""
         return self.contents.digest(count)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[SampleRow]:
         """All samples, with what the run says of those it was trained on."""
         numbers, seen = [], Counter[str]()
         for name in self.ids:
@@ -94,9 +93,9 @@ class Source:
         trained = bytearray(len(self.ids))  # a run's table may have a million rows: none is kept
         for position, said in () if self.run is None else _table(self):
             trained[position] = 1
-            yield Sample(n=numbers[position], position=position, id=self.ids[position], **said)
+            yield SampleRow(n=numbers[position], position=position, id=self.ids[position], **said)
         for position in (position for position, done in enumerate(trained) if not done):
-            yield Sample(
+            yield SampleRow(
                 n=numbers[position],
                 position=position,
                 id=self.ids[position],
@@ -109,53 +108,53 @@ class Source:
 _MOVED = {"data": "data", "clean": "clean set"}
 
 
-def of(path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None) -> Source:
+def of(path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None) -> ReviewSource:
     """The source at a path: a run folder, a data set's name, or the path of data."""
     moved = {name: place for name, place in (("data", data), ("clean", clean)) if place is not None}
     if (Path(path) / "run.json").is_file():
         return _of_run(Path(path), moved)
     for name in moved:
         raise InputError(f"--{name} says where the {_MOVED[name]} of a run lies, and {path} is not a run: leave it out")
-    own = path not in DATASETS and is_own(Path(path))
+    own = path not in DATASETS and is_folder_or_table(Path(path))
     return _of_own(path, read_options, None, None) if own else _of_numbers(path, None, None)
 
 
-def _of_run(folder: Path, moved: Mapping[str, str]) -> Source:
+def _of_run(folder: Path, moved: Mapping[str, str]) -> ReviewSource:
     files = RunFolder(folder)
     files.summary()  # refuses what is not finished
     run = files.run(**{"clean_file" if name == "clean" else name: place for name, place in moved.items()})
-    if run.data == IN_MEMORY:
+    if run.data_format == "memory":
         raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
     if run.data not in DATASETS and "data" not in moved and not Path(run.data).exists():
         raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
     if run.clean_file is not None and not Path(run.clean_file).exists():
         raise InputError(f"{run.clean_file} is not where it was when {folder} was trained: give --clean PATH")
-    found = _of_own(run.data, run.read_options(), folder, run) if run.own_data else _of_numbers(run.data, folder, run)
+    found = _of_own(run.data, run.read_options(), folder, run) if run.is_folder_or_table else _of_numbers(run.data, folder, run)
     named = (str(folder), *(word for name, place in moved.items() for word in (f"--{name}", place)))
     return dataclasses.replace(found, named=named, notes=(*found.notes, *_table(found).notes()))
 
 
-def _table(source: Source) -> Table:
+def _table(source: ReviewSource) -> RunLabelTable:
     """What the run says of the samples it was trained on."""
     assert source.run is not None
     file = source.run / "labels.csv"
-    return Table(file=file, data=source.data, ids=source.ids, classes=source.classes, numbered=source.numbered)
+    return RunLabelTable(file=file, data=source.data, ids=source.ids, classes=source.classes, ids_are_row_numbers=source.ids_are_row_numbers)
 
 
-def _of_own(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> Source:
-    found = outline(Path(path), read_options)
+def _of_own(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> ReviewSource:
+    found = list_data(Path(path), read_options)
     rows = found.rows
     if folder is None:
         classes = class_names(rows, [one.label for one in found.clean], None)
     else:  # a class that has gone from the data stays one
-        classes = tuple(RunFolder(folder).about()["classes"])
+        classes = tuple(RunFolder(folder).metadata()["classes"])
     number = {name: k for k, name in enumerate(classes)}
     clean = [one for one in found.clean if one.label in number]
     strange = [one for one in found.clean if one.label not in number]
     inside = {one.position: number[one.label] for one in clean if one.position is not None}
-    numbered = rows.kind != "image" and found.columns.id is None
-    contents = Contents(kind=rows.kind, items=rows.items, columns=found.columns.samples)
-    return Source(
+    ids_are_row_numbers = rows.kind != "image" and found.columns.id is None
+    contents = SampleDisplay(kind=rows.kind, items=rows.items, columns=found.columns.samples)
+    return ReviewSource(
         data=path,
         run=folder,
         classes=classes,
@@ -166,17 +165,17 @@ def _of_own(path: str, read_options: ReadOptions, folder: Path | None, run: Run 
         checked=inside,
         named=(path, *_options(read_options)),
         options=(*_options(read_options), *_options_of_run(run)),
-        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if numbered else None),
-        marked=frozenset(k for k, clean_column in enumerate(rows.clean_column) if clean_column)
+        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if ids_are_row_numbers else None),
+        marked_clean=frozenset(k for k, is_clean in enumerate(rows.is_clean) if is_clean)
         - {one.position for one in strange},
-        numbered=numbered,
+        ids_are_row_numbers=ids_are_row_numbers,
         notes=(*_clean_notes(path, found, len(clean) - len(inside), strange), *_twice(rows.ids)),
     )
 
 
-def _clean_notes(path: str, found: Outline, outside: int, strange: Sequence[Clean]) -> tuple[str, ...]:
+def _clean_notes(path: str, found: ListedData, outside: int, strange: Sequence[CleanSample]) -> tuple[str, ...]:
     """What is not listed of the run's clean set; where most of it has gone, it is that of other data."""
-    gone = found.gone
+    gone = found.missing_ids
     if len(gone) > len(found.clean):
         raise InputError(f"the clean set names {gone[0]!r}, which is not in {path}; give --data or --clean PATH")
     notes = [f"{outside} clean samples of the run are not part of {path}: add them yourself"] if outside else []
@@ -196,22 +195,22 @@ def _twice(ids: Sequence[str]) -> tuple[str, ...]:
     return (f"{told} refuses it; name a column of ids with --id before you begin",) if repeated else ()
 
 
-def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
+def _of_numbers(name: str, folder: Path | None, run: Run | None) -> ReviewSource:
     where = Path(run.data_dir) if run is not None and run.data_dir else None
     data = load(name, where, read_options=None if run is None else run.read_options())
     splits: dict[int, str] = {}
     checked: dict[int, int] = {}
     if run is not None:
-        split = SPLITS[run.split](data, run.clean, generator(run.seed, "split"))
+        split = SPLITS[run.split](data, run.clean_size, generator(run.seed, "split"))
         test = {} if data.test is not None else dict.fromkeys(split.test.index.tolist(), "test")
-        if data.checked is not None:
-            checked = {k: label for k, label in enumerate(data.checked.tolist()) if label >= 0}
+        if data.clean_labels is not None:
+            checked = {k: label for k, label in enumerate(data.clean_labels.tolist()) if label >= 0}
         elif data.clean is None and run.split == "general":  # drawn from the training rows
             checked = dict(zip(split.clean.index.tolist(), split.clean.true.tolist(), strict=True))
         splits = dict.fromkeys(checked, "clean") | test
     beside = 0 if data.clean is None else len(data.clean)
-    train, contents = data.train, of_rows(data.train)
-    return Source(
+    train, contents = data.train, display_rows(data.train)
+    return ReviewSource(
         data=name,
         run=folder,
         classes=data.classes,
@@ -223,7 +222,7 @@ def _of_numbers(name: str, folder: Path | None, run: Run | None) -> Source:
         named=(name,),
         options=_options_of_run(run),
         fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), contents),
-        numbered=True,
+        ids_are_row_numbers=True,
         notes=(f"{beside} clean samples that {name} has of its own are not listed: training takes them in by itself",)
         if beside
         else (),
@@ -246,10 +245,10 @@ def _options_of_run(run: Run | None) -> tuple[str, ...]:
 
 
 def _fingerprint(
-    folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any], rows: Contents | None
+    folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any], rows: SampleDisplay | None
 ) -> str:
     """Changes whenever samples must be read in again; with the rows themselves, where only numbers are their names."""
-    digest = hashlib.sha256(json.dumps([MEASURE, classes]).encode())
+    digest = hashlib.sha256(json.dumps([DEFAULT_MEASURE, classes]).encode())
     for name, label in zip(ids, labels, strict=True):
         digest.update(f"{name}\0{label}\0".encode())
     if rows is not None:

@@ -1,8 +1,8 @@
-"""One SQLite file: the samples, read in once so that a page of a million is quick, and the verdicts on them.
+"""The SQLite file of the review page: samples, imported once so that lists of a million are fast, and verdicts.
 
-Verdicts are only ever added. Undoing one adds a line that says so, and a second look adds another verdict; what stands
-is the last that was not undone. `standing` holds just that, for lists and counts, and is changed in the same
-transaction. The write-ahead log with full synchronisation has every verdict on the disk before the page is answered.
+Verdicts are append-only. Undoing a verdict adds a row, and so does a second verdict on a sample; the current verdict is
+the last one that was not undone. The table `current_verdicts` holds these for lists and counts and is updated in the
+same transaction. WAL with full synchronization writes every verdict to disk before the page answers.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from metalabelnet.review.source import Sample, Source
+    from metalabelnet.review.source import SampleRow, ReviewSource
 
 VERSION = "1"
 _TABLES = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS metadata (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verdicts (
   v INTEGER PRIMARY KEY AUTOINCREMENT,
   n INTEGER NOT NULL,
   kind TEXT NOT NULL,           -- label, unusable, skip, undo
-  label INTEGER,                -- the class, where the kind is label
-  undoes INTEGER UNIQUE,        -- the verdict that does not stand any more, where the kind is undo
+  label INTEGER,                -- the class, for kind label
+  undoes INTEGER UNIQUE,        -- the undone verdict, for kind undo
   page TEXT NOT NULL,           -- check or clean
-  blind INTEGER NOT NULL,       -- whether it was made without the given label in sight
-  way TEXT NOT NULL,            -- how the sample was come by: listed, random, informative
+  blind INTEGER NOT NULL,       -- whether the given label was hidden
+  sampling TEXT NOT NULL,            -- listed, random, informative
   tab TEXT NOT NULL,
-  at TEXT NOT NULL              -- UTC
+  time TEXT NOT NULL            -- UTC
 );
 CREATE INDEX IF NOT EXISTS verdicts_of ON verdicts (n, v);
 CREATE INDEX IF NOT EXISTS verdicts_in ON verdicts (tab, v);
-CREATE TABLE IF NOT EXISTS standing (n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER);
-CREATE INDEX IF NOT EXISTS standing_label ON standing (kind, label);
-CREATE TABLE IF NOT EXISTS names (n INTEGER PRIMARY KEY, id TEXT NOT NULL);  -- of samples with verdicts, which may go
+CREATE TABLE IF NOT EXISTS current_verdicts (n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER);
+CREATE INDEX IF NOT EXISTS current_verdicts_label ON current_verdicts (kind, label);
+CREATE TABLE IF NOT EXISTS sample_ids (n INTEGER PRIMARY KEY, id TEXT NOT NULL);  -- of samples with verdicts, also if removed from the data
 """
-# What is read in from elsewhere, and made anew when that or this has changed.
+# Imported from the source, and imported again when the source or the layout has changed.
 _SAMPLES = """
 CREATE TABLE samples (
-  n INTEGER PRIMARY KEY,        -- a number made of the id: its order is random, and says nothing of the class
-  position INTEGER NOT NULL,    -- in the data
+  n INTEGER PRIMARY KEY,        -- hash of the id: its order is random and independent of the class
+  position INTEGER NOT NULL,    -- row in the data
   id TEXT NOT NULL,
   split TEXT NOT NULL,          -- train, clean, test, left out
-  given INTEGER NOT NULL,       -- −1: none
-  label INTEGER NOT NULL,       -- what the run suggests; −1: nothing
+  given INTEGER NOT NULL,       -- −1: unlabeled
+  label INTEGER NOT NULL,       -- corrected label; −1: none
   confidence REAL NOT NULL,
   suspect INTEGER NOT NULL,
-  suspicion REAL NOT NULL,      -- −1: no given label, or no run
-  informative REAL NOT NULL,
-  stratum INTEGER NOT NULL,     -- the class it is drawn for: the best guess there is
-  checked INTEGER NOT NULL,     -- the right label, for samples of the run's clean set; −1 elsewhere
-  bars TEXT NOT NULL            -- [[class, probability], …], the most likely first
+  suspicion REAL NOT NULL,      -- −1: unlabeled, or no run
+  informativeness REAL NOT NULL,
+  stratum INTEGER NOT NULL,     -- the class for sampling: corrected label, else given label
+  clean_label INTEGER NOT NULL,     -- label in the clean set of the run; −1: not in it
+  probabilities TEXT NOT NULL            -- JSON [[class, probability], …], most likely first
 )
 """
-_SIZES = "CREATE TABLE sizes (split TEXT, stratum INTEGER, labeled INTEGER, count INTEGER)"
-# Covering: a filter is answered from an index alone, most suspicious first.
+_STRATUM_SIZES = "CREATE TABLE stratum_sizes (split TEXT, stratum INTEGER, labeled INTEGER, count INTEGER)"
+# Covering indexes: lists are read from an index alone, most suspicious first.
 _INDEXES = {
     "by_suspicion": "(split, suspicion DESC, n, suspect, given, label, confidence)",
     "by_suspect": "(split, suspect, suspicion DESC, n, given, label, confidence)",
@@ -71,38 +71,38 @@ _INDEXES = {
     "by_pair": "(split, given, label, suspicion DESC, n, suspect, confidence)",
     "by_confidence": "(split, confidence, suspicion DESC, n, given, label, suspect)",
     "by_stratum": "(split, stratum, n)",
-    "by_informative": "(split, stratum, informative DESC, n)",
-    "by_checked": "(position) WHERE checked >= 0",
+    "by_informativeness": "(split, stratum, informativeness DESC, n)",
+    "by_clean_label": "(position) WHERE clean_label >= 0",
 }
 
 
-class Store:
-    """The file, with a connection for each thread that asks."""
+class ReviewStore:
+    """The SQLite file, with a connection for each thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._filled: str | None = None  # what this program knows the samples by
-        self._mine = threading.local()
-        self._all: list[sqlite3.Connection] = []
-        with self.writing() as db:
-            found = db.execute("SELECT value FROM about WHERE name = 'version'").fetchone()
-            if found is None:
-                db.execute("INSERT INTO about VALUES ('version', ?)", (VERSION,))
-            elif found[0] != VERSION:
-                raise InputError(f"{path} is of version {found[0]}, and this program writes {VERSION}; give --db FILE")
+        self._imported: str | None = None  # fingerprint of the samples as this process knows them
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        with self.transaction() as db:
+            version = db.execute("SELECT value FROM metadata WHERE name = 'version'").fetchone()
+            if version is None:
+                db.execute("INSERT INTO metadata VALUES ('version', ?)", (VERSION,))
+            elif version[0] != VERSION:
+                raise InputError(f"{path} has version {version[0]}, expected {VERSION}; use another file with --db FILE")
 
-    def read_options(self) -> sqlite3.Connection:
-        """This thread's connection, for a single statement or several that need not agree."""
-        db: sqlite3.Connection | None = getattr(self._mine, "db", None)
+    def connection(self) -> sqlite3.Connection:
+        """The connection of this thread, for statements outside a transaction."""
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
-            db = self._mine.db = self._connect()
-            self._all.append(db)
+            db = self._local.db = self._connect()
+            self._connections.append(db)
         return db
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, alone with the file from its first line on: on the disk at its end, or nothing of it."""
-        db = self.read_options()
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """An exclusive write transaction; committed to disk at the end, rolled back on an exception."""
+        db = self.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
             yield db
@@ -112,91 +112,94 @@ class Store:
         db.execute("COMMIT")
 
     def close(self) -> None:
-        """Close all connections; whoever asks next gets a new one."""
-        for db in self._all:
+        """Close all connections; the next use opens new ones."""
+        for db in self._connections:
             db.close()
-        self._all, self._mine = [], threading.local()
+        self._connections, self._local = [], threading.local()
 
     __del__ = close
 
     def get(self, name: str, default: str) -> str:
-        """A remembered choice."""
-        found = self.read_options().execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
-        return default if found is None else str(found[0])
+        """A stored setting."""
+        row = self.connection().execute("SELECT value FROM metadata WHERE name = ?", (name,)).fetchone()
+        return default if row is None else str(row[0])
 
     def set(self, **values: str) -> None:
-        """Remember choices."""
-        with self.writing() as db:
-            db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", values.items())
+        """Store settings."""
+        with self.transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?)", values.items())
 
-    def check(self) -> None:
-        """Refuse once another program has read the samples in anew: their places and classes are others than here."""
-        if self._filled not in (None, self.get("source", "")):
-            raise InputError(f"{self.path}: the data was read in anew by another program; start this one again")
+    def check_unchanged(self) -> None:
+        """Raise InputError if another process has imported other samples: positions and classes may differ."""
+        if self._imported not in (None, self.get("source", "")):
+            raise InputError(f"{self.path}: another process has imported the data again; restart this one")
 
-    def fill(self, source: Source, tell: Callable[[str, int, int], None] | None = None) -> None:
-        """Read the samples in, unless this has been done and nothing has changed since. Verdicts stay."""
-        layout = hashlib.sha256(repr((_SAMPLES, _SIZES, _INDEXES)).encode()).hexdigest()
+    def import_samples(self, source: ReviewSource, report: Callable[[str, int, int], None] | None = None) -> None:
+        """Import the samples unless they are imported and unchanged. Verdicts are kept.
+
+        `report` is called with a description, the number of samples done, and their total.
+        """
+        layout = hashlib.sha256(repr((_SAMPLES, _STRATUM_SIZES, _INDEXES)).encode()).hexdigest()
         fingerprint = f"{source.fingerprint} {layout}"
         if self.get("source", "") == fingerprint:
-            self._filled = fingerprint
+            self._imported = fingerprint
             return
-        self.read_options().execute("PRAGMA cache_size = -262144")  # KiB: the order of the numbers is random
-        with self.writing() as db:
+        self.connection().execute("PRAGMA cache_size = -262144")  # KiB; the primary keys are in random order
+        with self.transaction() as db:
             self._check_rows(db, source)
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'samples'").fetchone() is not None:
                 judged = "SELECT n, id FROM samples WHERE n IN (SELECT n FROM verdicts)"
-                db.execute(f"INSERT OR REPLACE INTO names {judged}")
-            for name, table in (("samples", _SAMPLES), ("sizes", _SIZES)):
+                db.execute(f"INSERT OR REPLACE INTO sample_ids {judged}")
+            for name, table in (("samples", _SAMPLES), ("stratum_sizes", _STRATUM_SIZES)):
                 db.execute(f"DROP TABLE IF EXISTS {name}")
                 db.execute(table)
             columns = ", ".join(":" + name for name in _COLUMNS)
-            counted = _told(source.samples(), len(source), tell)
-            db.executemany(f"INSERT INTO samples VALUES ({columns})", (s.as_row() for s in counted))  # noqa: S608
+            samples = _with_progress(source.samples(), len(source), report)
+            db.executemany(f"INSERT INTO samples VALUES ({columns})", (s.as_row() for s in samples))  # noqa: S608
             for name, columns in _INDEXES.items():
                 db.execute(f"CREATE INDEX {name} ON samples {columns}")
             db.execute(
-                "INSERT INTO sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
+                "INSERT INTO stratum_sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
-            self._renumber(db, source.classes)
-            db.execute("INSERT OR REPLACE INTO about VALUES ('source', ?)", (fingerprint,))
+            self._renumber_classes(db, source.classes)
+            db.execute("INSERT OR REPLACE INTO metadata VALUES ('source', ?)", (fingerprint,))
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
-        self._filled = fingerprint
-        self.read_options().execute("PRAGMA cache_size = -8192")
+        self._imported = fingerprint
+        self.connection().execute("PRAGMA cache_size = -8192")
 
-    def _check_rows(self, db: sqlite3.Connection, source: Source) -> None:
-        """Refuse rows without names if verdicts were given on others: their numbers say nothing. More may follow."""
-        rows = f"{len(source)} {source.digest(len(source))}" if source.numbered else ""
+    def _check_rows(self, db: sqlite3.Connection, source: ReviewSource) -> None:
+        """Raise InputError if rows are identified by number, have verdicts and have changed. New rows at the end are fine."""
+        rows = f"{len(source)} {source.digest(len(source))}" if source.ids_are_row_numbers else ""
         before = self.get("rows", rows)
         count, _, digest = before.partition(" ")
-        more = source.numbered and bool(count) and len(source) > int(count) and source.digest(int(count)) == digest
-        if not (before == rows or more) and db.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None:
+        appended = source.ids_are_row_numbers and bool(count) and len(source) > int(count) and source.digest(int(count)) == digest
+        if not (before == rows or appended) and db.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None:
             raise InputError(
-                f"the verdicts in {self.path} were given on other rows: give --db FILE for a new one; with a column of "
-                "names, given with --id, rows may change places"
+                f"the verdicts in {self.path} are for other rows: use a new file with --db FILE; rows may change their "
+                "order only if they have an id column (--id)"
             )
-        db.execute("INSERT OR REPLACE INTO about VALUES ('rows', ?)", (rows,))
+        db.execute("INSERT OR REPLACE INTO metadata VALUES ('rows', ?)", (rows,))
 
-    def _renumber(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
-        """Let verdicts mean the classes they meant, where the data has others than before and their numbers changed."""
+    def _renumber_classes(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
+        """Update the class numbers of verdicts if the classes of the data have changed."""
         before = json.loads(self.get("classes", "[]"))
         if before and before != list(classes):
             number = {name: k for k, name in enumerate(classes)}
             used = [row[0] for row in db.execute("SELECT DISTINCT label FROM verdicts WHERE label IS NOT NULL")]
-            gone = [before[k] for k in used if before[k] not in number]
-            if gone:
+            removed = [before[k] for k in used if before[k] not in number]
+            if removed:
                 raise InputError(
-                    f"{self.path} has verdicts for the class {gone[0]!r}, which is not in the data any more: "
-                    "give another file with --db FILE, or bring the class back"
+                    f"{self.path} has verdicts for the class {removed[0]!r}, which is no longer in the data: "
+                    "use another file with --db FILE, or restore the class"
                 )
             db.execute("CREATE TEMP TABLE renumbered (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)")
             db.executemany("INSERT INTO renumbered VALUES (?, ?)", [(k, number[before[k]]) for k in used])
-            for table in ("verdicts", "standing"):
+            for table in ("verdicts", "current_verdicts"):
                 new = "(SELECT new FROM renumbered WHERE old = label)"
                 db.execute(f"UPDATE {table} SET label = {new} WHERE label IS NOT NULL")  # noqa: S608
             db.execute("DROP TABLE renumbered")
-        db.execute("INSERT OR REPLACE INTO about VALUES ('classes', ?)", (json.dumps(classes),))
+        db.execute("INSERT OR REPLACE INTO metadata VALUES ('classes', ?)", (json.dumps(classes),))
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -204,23 +207,25 @@ class Store:
             db.row_factory = sqlite3.Row
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
-            db.execute(f"PRAGMA mmap_size = {1 << 30}")  # a page of the file without a copy of it for each thread
+            db.execute(f"PRAGMA mmap_size = {1 << 30}")  # threads share the page cache of the system
             db.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             raise InputError(
-                f"{self.path} cannot be used for verdicts ({error}); give another with --db FILE"
+                f"{self.path} cannot store verdicts ({error}); use another file with --db FILE"
             ) from error
         return db
 
 
 _COLUMNS = (
     *("n", "position", "id", "split", "given", "label", "confidence", "suspect", "suspicion"),
-    *("informative", "stratum", "checked", "bars"),
+    *("informativeness", "stratum", "clean_label", "probabilities"),
 )
 
 
-def _told(samples: Iterable[Sample], total: int, tell: Callable[[str, int, int], None] | None) -> Iterator[Any]:
+def _with_progress(
+    samples: Iterable[SampleRow], total: int, report: Callable[[str, int, int], None] | None
+) -> Iterator[Any]:
     for done, sample in enumerate(samples, 1):
         yield sample
-        if tell is not None and (done % 10_000 == 0 or done == total):
-            tell("reading labels", done, total)
+        if report is not None and (done % 10_000 == 0 or done == total):
+            report("importing samples", done, total)

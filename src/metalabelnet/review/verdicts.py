@@ -15,66 +15,66 @@ from metalabelnet.errors import InputError
 if TYPE_CHECKING:
     import sqlite3
 
-    from metalabelnet.review.store import Store
+    from metalabelnet.review.store import ReviewStore
 
 KINDS = ("label", "unusable", "skip")
-WAYS = ("listed", "random", "informative")
+SAMPLINGS = ("listed", "random", "informative")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a person says of a sample, and how they came to see it."""
+    """A verdict on a sample and how the sample was presented."""
 
     n: int
     kind: str
     label: int | None = None
     page: str = "check"
     blind: bool = False
-    way: str = "listed"
+    sampling: str = "listed"
     tab: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.way not in WAYS or (self.kind == "label") != (self.label is not None):
-            raise InputError(f"a verdict is one of {', '.join(KINDS)}, the first with a class, not {self.kind!r}")
+        if self.kind not in KINDS or self.sampling not in SAMPLINGS or (self.kind == "label") != (self.label is not None):
+            raise InputError(f"invalid verdict {self.kind!r}: choose from {', '.join(KINDS)}; label needs a class")
 
 
-class Conflict(Exception):  # noqa: N818
-    """Another tab has decided since the sample was looked at."""
+class VerdictConflict(Exception):  # noqa: N818
+    """The current verdict has changed since the page was loaded."""
 
     def __init__(self, n: int) -> None:
-        super().__init__(f"sample {n} was decided elsewhere in the meantime")
+        super().__init__(f"the verdict on sample {n} has changed in the meantime")
         self.n = n
 
 
-def decide(store: Store, verdict: Verdict, seen: int) -> int:
-    """Write a verdict down; gives its number. One that says what already stands is no conflict."""
-    with store.writing() as db:
-        store.check()
+def add_verdict(store: ReviewStore, verdict: Verdict, seen: int) -> int:
+    """Add a verdict; returns its number. A verdict equal to the current one is no conflict."""
+    with store.transaction() as db:
+        store.check_unchanged()
         if db.execute("SELECT 1 FROM samples WHERE n = ?", (verdict.n,)).fetchone() is None:
-            raise InputError(f"there is no sample {verdict.n}")
-        now = db.execute("SELECT v, kind, label FROM standing WHERE n = ?", (verdict.n,)).fetchone()
-        if (0 if now is None else now["v"]) != seen:
-            if now is not None and (now["kind"], now["label"]) == (verdict.kind, verdict.label):
-                return int(now["v"])
-            raise Conflict(verdict.n)
-        v = _add(db, verdict.n, verdict.kind, verdict.label, None, verdict)
-        db.execute("INSERT OR REPLACE INTO standing VALUES (?, ?, ?, ?)", (verdict.n, v, verdict.kind, verdict.label))
+            raise InputError(f"no sample {verdict.n}")
+        current = db.execute("SELECT v, kind, label FROM current_verdicts WHERE n = ?", (verdict.n,)).fetchone()
+        if (0 if current is None else current["v"]) != seen:
+            if current is not None and (current["kind"], current["label"]) == (verdict.kind, verdict.label):
+                return int(current["v"])
+            raise VerdictConflict(verdict.n)
+        v = _insert(db, verdict.n, verdict.kind, verdict.label, None, verdict)
+        db.execute("INSERT OR REPLACE INTO current_verdicts VALUES (?, ?, ?, ?)", (verdict.n, v, verdict.kind, verdict.label))
         return v
 
 
-def undo(store: Store, n: int, seen: int, tab: str = "") -> None:
-    """Undo the verdict that stands; the one before it stands again."""
-    with store.writing() as db:
-        store.check()
+def undo(store: ReviewStore, n: int, seen: int, tab: str = "") -> None:
+    """Undo the current verdict; the one before it becomes current."""
+    with store.transaction() as db:
+        store.check_unchanged()
         _undo(db, n, seen, tab)
 
 
-def undo_last(store: Store, tab: str) -> sqlite3.Row | None:
-    """Undo the last verdict that this tab has made and that still stands; gives it, or None where there is none."""
-    with store.writing() as db:
-        store.check()
+def undo_last(store: ReviewStore, tab: str) -> sqlite3.Row | None:
+    """Undo the last current verdict of a tab; returns it, or None if there is none."""
+    with store.transaction() as db:
+        store.check_unchanged()
         last: sqlite3.Row | None = db.execute(
-            "SELECT verdicts.* FROM verdicts JOIN standing USING (v) WHERE verdicts.tab = ? ORDER BY v DESC LIMIT 1",
+            "SELECT verdicts.* FROM verdicts JOIN current_verdicts USING (v) WHERE verdicts.tab = ? ORDER BY v DESC LIMIT 1",
             (tab,),
         ).fetchone()
         if last is not None:
@@ -82,10 +82,10 @@ def undo_last(store: Store, tab: str) -> sqlite3.Row | None:
         return last
 
 
-def history(store: Store, n: int) -> list[sqlite3.Row]:
-    """All that was ever said of a sample, the last first; `undone` marks what does not stand any more."""
+def history(store: ReviewStore, n: int) -> list[sqlite3.Row]:
+    """All verdicts on a sample, latest first; `undone` marks those that were undone."""
     return (
-        store.read_options()
+        store.connection()
         .execute(
             "SELECT *, v IN (SELECT undoes FROM verdicts WHERE n = :n AND undoes IS NOT NULL) AS undone "
             "FROM verdicts WHERE n = :n ORDER BY v DESC",
@@ -96,27 +96,34 @@ def history(store: Store, n: int) -> list[sqlite3.Row]:
 
 
 def _undo(db: sqlite3.Connection, n: int, seen: int, tab: str) -> None:
-    now = db.execute("SELECT verdicts.* FROM standing JOIN verdicts USING (v) WHERE standing.n = ?", (n,)).fetchone()
-    if now is None or now["v"] != seen:
-        raise Conflict(n)
-    same = Verdict(n=n, kind="skip", page=now["page"], blind=bool(now["blind"]), way=now["way"], tab=tab)
-    _add(db, n, "undo", None, seen, same)
+    current = db.execute("SELECT verdicts.* FROM current_verdicts JOIN verdicts USING (v) WHERE current_verdicts.n = ?", (n,)).fetchone()
+    if current is None or current["v"] != seen:
+        raise VerdictConflict(n)
+    undoing = Verdict(
+        n=n,
+        kind="skip",
+        page=current["page"],
+        blind=bool(current["blind"]),
+        sampling=current["sampling"],
+        tab=tab,
+    )
+    _insert(db, n, "undo", None, seen, undoing)
     before = db.execute(
         "SELECT v, kind, label FROM verdicts WHERE n = :n AND kind != 'undo' AND v NOT IN "
         "(SELECT undoes FROM verdicts WHERE n = :n AND undoes IS NOT NULL) ORDER BY v DESC LIMIT 1",
         {"n": n},
     ).fetchone()
-    db.execute("DELETE FROM standing WHERE n = ?", (n,))
+    db.execute("DELETE FROM current_verdicts WHERE n = ?", (n,))
     if before is not None:
-        db.execute("INSERT INTO standing VALUES (?, ?, ?, ?)", (n, before["v"], before["kind"], before["label"]))
+        db.execute("INSERT INTO current_verdicts VALUES (?, ?, ?, ?)", (n, before["v"], before["kind"], before["label"]))
 
 
-def _add(db: sqlite3.Connection, n: int, kind: str, label: int | None, undoes: int | None, how: Verdict) -> int:
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    row = (n, kind, label, undoes, how.page, how.blind, how.way, how.tab, at)
-    done = db.execute(
-        "INSERT INTO verdicts (n, kind, label, undoes, page, blind, way, tab, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+def _insert(db: sqlite3.Connection, n: int, kind: str, label: int | None, undoes: int | None, verdict: Verdict) -> int:
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    row = (n, kind, label, undoes, verdict.page, verdict.blind, verdict.sampling, verdict.tab, time)
+    cursor = db.execute(
+        "INSERT INTO verdicts (n, kind, label, undoes, page, blind, sampling, tab, time) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         row,
     )
-    assert done.lastrowid is not None
-    return done.lastrowid
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid

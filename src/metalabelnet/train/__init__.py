@@ -1,10 +1,10 @@
-"""Running a method: the loop, the run folder, checkpoints, evaluation, the label table."""
+"""Training: settings, the training loop, run folders and checkpoints."""
 
 from __future__ import annotations
 
-from metalabelnet.errors import Stopped
-from metalabelnet.train.loop import Diverged, Progress, Result, train
+from metalabelnet.errors import DivergenceError, RunStopped
+from metalabelnet.train.loop import Progress, Result, train
 from metalabelnet.train.run_folder import RunFolder
 from metalabelnet.train.settings import Run, recipe
 
-__all__ = ["Diverged", "Progress", "Result", "Run", "RunFolder", "Stopped", "recipe", "train"]
+__all__ = ["DivergenceError", "Progress", "Result", "Run", "RunFolder", "RunStopped", "recipe", "train"]

@@ -1,4 +1,4 @@
-"""The method of a run, on the rows it works on."""
+"""Build the method of a run on its rows."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
 
-def build(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
-    """The method of a run, with its first network made."""
+def build_method(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
+    """Return the method of a run, with its first network built. `net` replaces the network of the settings."""
     device, dtype = problem.train.x.device, run.torch_dtype
-    name = net_name(run, problem.shape, problem.inputs)
-    untrained = copy.deepcopy(net)  # a method may ask for another network when this one has learned
+    name = net_name(run, problem.shape, problem.encoder_config)
+    untrained = copy.deepcopy(net)  # a method may ask for a second network after this one is trained
 
     def make_net(k: int) -> nn.Module:
         seed = stream_seed(run.seed, "net", k)
         if net is None or untrained is None:
-            made = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
+            new_net = nets.build(name, problem.shape, len(problem.train.classes), seed=seed, pretrained=run.pretrained)
         else:
-            made = net if k == 0 else nets.another(untrained, seed=seed)
-        # Tensor cores read images with the channels last; anything else is reordered again and again.
+            new_net = net if k == 0 else nets.copy_with_new_head(untrained, seed=seed)
+        # Tensor cores need channels-last images; other layouts are converted in every convolution.
         layout = torch.channels_last if device.type == "cuda" and problem.train.is_image else torch.preserve_format
-        return made.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
+        return new_net.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
     task = Task(
         make_net=make_net,

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Checkpoints, and atomic writes: after a crash a file has its old or its new content."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write beside the file, sync, rename: after a crash there is the old file or the new one, never half.
+    """Write to a temporary file in the same folder, sync, and rename it.
 
-    When the disk is full nothing of the new file stays, and the old one is as it was. Syncing is waiting for the disk:
-    without it a crash of the process costs nothing still, but one of the machine may take the file with it.
+    If the disk is full, the temporary file is removed and the old file stays. Without `sync` the call does not wait
+    for the disk: the file survives a crash of the process, but perhaps not of the machine.
     """
-    beside = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        error.filename = str(path)  # a full disk is met without a name
+        temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # the error of a full disk names no file
         raise
     if sync:
         _sync_folder(path.parent)
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint: nested dicts and lists of tensors, numbers and text."""
+    """Write a checkpoint: nested dicts and lists of tensors, numbers and strings."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path.parent.mkdir(exist_ok=True)
@@ -45,17 +45,19 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint. Nothing in it is executed."""
+    """Read a checkpoint. No code in it is executed."""
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path} is not a checkpoint of this program ({reason}): remove it to start anew") from error
+        raise InputError(
+            f"{path} is not a metalabelnet checkpoint ({reason}): remove it to train from the start"
+        ) from error
     return state
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself last (POSIX; elsewhere a folder cannot be opened)."""
+    """Make the rename durable (POSIX only: elsewhere a folder cannot be opened)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""A short text that stands for the data of a run: the same again for the same data, on whatever device."""
+"""A digest of the data of a run, to detect changed data on resume. It is the same on every device."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ if TYPE_CHECKING:
     from metalabelnet.data.problem import Problem
     from metalabelnet.train.settings import Run
 
-MOST = 16 << 20  # bytes of a part's samples that are read
+MAX_DIGESTED_BYTES = 16 << 20  # of the samples of each part; beyond, samples are taken at regular intervals
 
 
-def digest(run: Run, problem: Problem) -> str:
-    """Of all parts the names, labels and samples.
+def compute_data_digest(run: Run, problem: Problem) -> str:
+    """Return the digest of ids, labels and samples of all parts.
 
-    Numbers fitted to the data, such as the mean of a column, may differ in their last digits on another machine, and
-    so what was made with them: there the cells count that were read. Labels that a probe has spoilt may differ too.
+    Values that are fitted to the data, such as the mean of a column, may differ in the last digits between machines.
+    Where samples are encoded with such values, the digest uses the source cells instead. It leaves out labels made by
+    the noise probe, for the same reason.
     """
-    probed = run.noise.startswith("feature") and not run.noise_probs
-    found = hashlib.blake2b(digest_size=16)
-    found.update(json.dumps([problem.train.classes, problem.cells]).encode())
-    for rows in (problem.train, problem.clean, problem.validation, problem.test):
-        found.update(_labels(rows, given=rows is problem.train and not probed))
-        if not problem.cells and len(rows):
-            found.update(_some(rows.x).flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    uses_probe = run.noise.startswith("feature") and not run.noise_probs
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([problem.train.classes, problem.cells_digest]).encode())
+    for part in ("train", "clean", "validation", "test"):
+        rows: Rows = getattr(problem, part)
+        digest.update(_ids_and_labels(rows, with_given=part == "train" and not uses_probe))
+        if not problem.cells_digest and len(rows):
+            digest.update(_subsample(rows.x).flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
-def _labels(rows: Rows, *, given: bool) -> bytes:
-    """Names, shape and labels of rows."""
-    names = json.dumps([rows.ids, list(rows.x.shape), str(rows.x.dtype)]).encode()
-    labels = [rows.index, rows.true, *([rows.given] if given else [])]
-    return names + torch.stack(labels).cpu().numpy().tobytes()
+def _ids_and_labels(rows: Rows, *, with_given: bool) -> bytes:
+    """Return ids, shape and labels of rows as bytes."""
+    header = json.dumps([rows.ids, list(rows.x.shape), str(rows.x.dtype)]).encode()
+    labels = [rows.index, rows.true, *([rows.given] if with_given else [])]
+    return header + torch.stack(labels).cpu().numpy().tobytes()
 
 
-def _some(x: Samples) -> torch.Tensor:
-    """All samples, or of many some that are spread over them: the same in memory, on a card and on disk."""
-    size = x[:1].nbytes
-    step = max(1, -(-len(x) * size // MOST))
+def _subsample(x: Samples) -> torch.Tensor:
+    """Return at most about `MAX_DIGESTED_BYTES` of samples at regular intervals, on the CPU."""
+    sample_bytes = x[:1].nbytes
+    step = max(1, -(-len(x) * sample_bytes // MAX_DIGESTED_BYTES))
     if isinstance(x, DiskTensor):
         return x.read(torch.arange(0, len(x), step))
     return x[::step].cpu()

@@ -1,32 +1,36 @@
-"""The training loop: epochs, evaluation, selection, checkpoints. It knows methods by their interface only."""
+"""The training loop: epochs, evaluation, selection of the epoch, checkpoints. It uses the `Method` interface only."""
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from metalabelnet.data.batches import Batches
-from metalabelnet.engine import Engine, drained, tensor_cores, untried
-from metalabelnet.errors import InputError, Stopped
-from metalabelnet.labels.correction import corrected
+from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark, wait_for_device, without_cudnn_benchmark
+from metalabelnet.errors import DivergenceError, InputError, RunStopped
+from metalabelnet.labels.correction import correct_labels
 from metalabelnet.labels.label_table import LabelTable
-from metalabelnet.labels.metrics import logits_of, scored
-from metalabelnet.labels.quality import confusion
-from metalabelnet.labels.snapshots import Said, Snapshots, candidate, clean_labels, clean_logits, said
+from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
+from metalabelnet.labels.snapshots import (
+    SnapshotLogits,
+    Snapshots,
+    calibrated_distribution,
+    clean_labels,
+    snapshot_logits,
+)
 from metalabelnet.train import checkpoint
-from metalabelnet.train.build_method import build
-from metalabelnet.train.data_digest import digest
+from metalabelnet.train.build_method import build_method
+from metalabelnet.train.data_digest import compute_data_digest
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import RunFolder
-from metalabelnet.train.summary import summarise
+from metalabelnet.train.summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -38,16 +42,19 @@ if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
 
-P = ParamSpec("P")
-
-
-class Diverged(ArithmeticError):  # noqa: N818
-    """A loss or a weight is no longer a number."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is. `metrics` is the line of the epoch that has just ended."""
+    """Progress of a run.
+
+    Attributes
+    ----------
+    epoch, epochs : int
+        Completed epochs, and the total.
+    step, steps : int
+        Completed steps of the current epoch, and the total.
+    metrics : dict or None
+        Metrics of the epoch that has just ended, if one has.
+    """
 
     epoch: int
     epochs: int
@@ -57,23 +64,35 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What the networks say at the end of an epoch.
+class EpochOutputs:
+    """Predictions at the end of an epoch.
 
-    select, test  logits of the rows that select the epoch, and of the test rows, if there are some
-    soft_labels   of the training rows, where the method makes some
-    look          what the history of the run is told, if it takes part in it
+    validation, test  logits of the validation rows, and of the test rows if there are any
+    soft_labels       soft labels of the training rows, if the method has them
+    snapshot          logits for the label snapshots, if the epoch takes one
     """
 
     validation: Tensor
     test: Tensor | None
     soft_labels: Tensor | None
-    look: Said | None
+    snapshot: SnapshotLogits | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run gives back: the summary, a line an epoch, the trained method, and the label table."""
+    """The result of a run.
+
+    Attributes
+    ----------
+    summary : dict
+        Content of summary.json.
+    history : list of dict
+        Metrics of each epoch.
+    method : Method
+        The trained method, with the weights of the selected epoch.
+    labels : LabelTable
+        Corrected labels of the training samples.
+    """
 
     summary: dict[str, Any]
     history: list[dict[str, Any]]
@@ -82,18 +101,15 @@ class Result:
 
     @property
     def model(self) -> nn.Module:
-        """The trained classifier, in eval mode: from samples as they were given to logits.
-
-        Images of bytes are scaled to [−1, 1] before it reads them.
-        """
+        """The trained classifier in eval mode, from inputs to logits. uint8 images must be scaled to [−1, 1]."""
         model = self.method.classifier().eval()
-        learned = {name: weight.requires_grad for name, weight in self.method.net.named_parameters()}
-        for name, weight in model.named_parameters():  # an average has none that is, but whoever goes on needs them
-            weight.requires_grad_(learned.get(name, weight.requires_grad))
+        trainable = {name: weight.requires_grad for name, weight in self.method.net.named_parameters()}
+        for name, weight in model.named_parameters():  # EMA weights are frozen, but users may train the model further
+            weight.requires_grad_(trainable.get(name, weight.requires_grad))
         return model
 
 
-def training(
+def training_steps(
     run: Run,
     *,
     folder: Path | str | None = None,
@@ -106,69 +122,125 @@ def training(
     checkpoint_seconds: float = 10.0,
     concurrent_runs: int = 1,
 ) -> Generator[None, None, Result]:
-    """Train one method on one problem, a step at a time, and leave a run folder if one is named.
+    """Train a run as a generator that yields after every step and returns the `Result`.
 
-    net                 your own classifier, instead of one by name; it is trained in place
-    problem             the prepared rows, where several runs share them
-    readings            what was read already, where several runs share the data and not the rows
-    on_progress         told when an epoch begins, after every step, and when the epoch has ended
-    stop                asked after every step; when it says so the run saves its state and raises `Stopped`; asked too
-                        while the network behind feature-dependent noise is trained, which has nothing to save
-    checkpoint_seconds  how much work a crash may cost
-    company             how many runs take steps on the device at the same time, this one among them
+    The caller can interleave several runs. `concurrent_runs` is the number of runs that share the device, this one
+    included. The other parameters are those of `train`.
     """
     files = None if folder is None else RunFolder(Path(folder))
     if files is not None:
         files.check(run, resume=resume)
         if files.finished:
             raise InputError(
-                f"{files.path} is finished already: its result is in summary.json, labels.csv and the model"
+                f"{files.path} is already finished: its result is in summary.json, labels.csv and model.safetensors"
             )
     problem = prepare(run, read_cache=read_cache, stop=stop) if problem is None else problem
-    data = "" if files is None else digest(run, problem)
+    data_digest = "" if files is None else compute_data_digest(run, problem)
     if files is not None:
-        files.check_data(data)
-    loop = Loop(run, problem, net, files, concurrent_runs)
+        files.check_data(data_digest)
+    loop = TrainingLoop(run, problem, net, files, concurrent_runs)
     if files is not None:
         own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
         is_bytes = problem.train.x.dtype == torch.uint8
         about = {"classes": problem.train.classes, "shape": problem.shape, "bytes": is_bytes, "own_net": own_net}
-        files.create(run, inputs=problem.inputs, data_digest=data, **about)
-    with nullcontext() if files is None else files.held():
+        files.create(run, encoder_config=problem.encoder_config, data_digest=data_digest, **about)
+    with nullcontext() if files is None else files.lock():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
 
 
-def to_the_end(turns: Generator[None, None, Result]) -> Result:
-    """Take all steps of a run."""
-    with tensor_cores():
+def run_to_completion(steps: Generator[None, None, Result]) -> Result:
+    """Run all steps of `training_steps` and return the result."""
+    with tf32_and_cudnn_benchmark():
         while True:
             try:
-                next(turns)
+                next(steps)
             except StopIteration as end:
                 result: Result = end.value
                 return result
 
 
-def _at_once(steps: Callable[P, Generator[None, None, Result]]) -> Callable[P, Result]:
-    @functools.wraps(steps)
-    def all_steps(*args: P.args, **kwargs: P.kwargs) -> Result:
-        return to_the_end(steps(*args, **kwargs))
+def train(
+    run: Run,
+    *,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    net: nn.Module | None = None,
+    problem: Problem | None = None,
+    read_cache: ReadCache | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 10.0,
+) -> Result:
+    """Train a run.
 
-    return all_steps
+    Parameters
+    ----------
+    run : Run
+        The settings; see `recipe`.
+    folder : Path or str, optional
+        Run folder to write. Without it nothing is written.
+    resume : bool, default False
+        Continue from the checkpoint in the folder. The result has the same bytes as without the interruption.
+    net : nn.Module, optional
+        Classifier to use instead of the network in the settings. It is trained in place.
+    problem : Problem, optional
+        Prepared rows, to share them between runs. Default: `run` is prepared.
+    read_cache : ReadCache, optional
+        Data that was read already, to share it between runs.
+    on_progress : callable, optional
+        Called with `Progress` when an epoch begins, after every step, and when the epoch has ended.
+    stop : callable, optional
+        Checked after every step. If it returns True, the run saves a checkpoint and raises `RunStopped`. It is also
+        checked while the network for feature-dependent noise is trained, which saves no checkpoint.
+    checkpoint_seconds : float, default 10
+        Time between checkpoints.
+
+    Returns
+    -------
+    Result
+        Summary, metrics, trained method and corrected labels.
+
+    Raises
+    ------
+    InputError
+        If the data, the settings or the folder cannot be used.
+    RunStopped
+        If `stop` returned True.
+    DivergenceError
+        If a loss or a weight is not finite.
+
+    Examples
+    --------
+    >>> from metalabelnet.train import recipe, train
+    >>> run = recipe("digits", method="cross-entropy", noise="uniform:0.2", epochs=1, limit=200, device="cpu")
+    >>> result = train(run)
+    >>> len(result.labels.rows), sorted(result.history[0])[:3]
+    (200, ['candidate', 'clean_accuracy', 'clean_loss'])
+    """
+    return run_to_completion(
+        training_steps(
+            run,
+            folder=folder,
+            resume=resume,
+            net=net,
+            problem=problem,
+            read_cache=read_cache,
+            on_progress=on_progress,
+            stop=stop,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+    )
 
 
-train = _at_once(training)
-
-
-class Loop:
-    """A run under way. Everything that changes is in `state`, and `state` is the checkpoint."""
+class TrainingLoop:
+    """The state of a run during training. `save` writes all of it to the checkpoint."""
 
     def __init__(
         self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None, concurrent_runs: int = 1
     ) -> None:
         self.run, self.problem, self.files = run, problem, files
-        self.method = build(run, problem, net)
+        self.method = build_method(run, problem, net)
         device = problem.train.x.device
         self.batches = Batches(
             train=problem.train,
@@ -179,18 +251,26 @@ class Loop:
             dtype=run.torch_dtype,
             seed=run.seed,
             order=run.order,
-            strong_from=self.method.strong_from,
+            strong_augment_from=self.method.strong_augment_from,
         )
-        # Making the batch is a part of the step and recorded with it, unless samples must first be read from disk.
-        batch_of: Callable[[Any], Batch] = (lambda batch: batch) if self.batches.streamed else self.batches.batch
+        # The batch is made inside the traced step, unless samples are read from disk.
+        make_batch: Callable[[Any], Batch] = (
+            (lambda batch: batch) if self.batches.reads_from_disk else self.batches.make_batch
+        )
         bf16 = run.dtype == "bf16"
         self.engine = Engine(
-            self.method, batch_of, recorded=run.records(device), bf16=bf16, concurrent_runs=concurrent_runs
+            self.method,
+            make_batch,
+            traced=run.uses_compiled_steps(device),
+            bf16=bf16,
+            kernels=run.kernels,
+            concurrent_runs=concurrent_runs,
+            on_fallback=None if files is None else files.write_executed,
         )
         self.epoch, self.step = 0, 0
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None  # the selected epoch so far
         self.soft_labels: Tensor | None = None
         self.snapshots = Snapshots(run.snapshots, self.method.epochs)
         self.seconds = 0.0
@@ -202,68 +282,70 @@ class Loop:
         stop: Callable[[], bool] | None,
         checkpoint_seconds: float,
     ) -> Generator[None, None, Result]:
-        """Train the epochs that are left, pausing after every step; then evaluate the selected one."""
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        """Train the remaining epochs, yielding after every step; then evaluate the selected epoch."""
+        start, last_saved = time.monotonic() - self.seconds, time.monotonic()
         method, epochs, device = self.method, self.method.epochs, self.problem.train.x.device
-        planned = self.planned(self.epoch, start=self.step)
-        tell = on_progress or (lambda _progress: None)
+        step_inputs = self.step_inputs(self.epoch, start=self.step)
+        report = on_progress or (lambda _progress: None)
         while self.epoch < epochs:
             steps = self.batches.steps(labeled_only=method.labeled_only(self.epoch))
             method.begin_epoch(self.epoch)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=device)
-            tell(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
-            with closing(planned):
-                for given in planned:
-                    self.losses[self.step] = self.engine.step(given)
+            report(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+            with closing(step_inputs):
+                for inputs in step_inputs:
+                    self.losses[self.step] = self.engine.step(inputs)
                     self.step += 1
-                    self.seconds = time.monotonic() - began
+                    self.seconds = time.monotonic() - start
                     stopping = stop is not None and stop()
-                    if stopping or time.monotonic() - saved >= checkpoint_seconds:
-                        yield from drained(device)
+                    if stopping or time.monotonic() - last_saved >= checkpoint_seconds:
+                        yield from wait_for_device(device)
                         self.save()
-                        saved = time.monotonic()
+                        last_saved = time.monotonic()
                     if stopping:
-                        raise Stopped
-                    tell(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
+                        raise RunStopped
+                    report(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                     yield
-            planned = self.planned(self.epoch + 1)  # while the card is at work on this one
-            yield from drained(device)
+            step_inputs = self.step_inputs(self.epoch + 1)  # planned on the CPU while the GPU finishes this epoch
+            yield from wait_for_device(device)
             self.check_finite()
             method.end_epoch(self.epoch)
-            answers = self.ask()
-            yield from drained(device)
-            self.evaluate(answers)
+            outputs = self.predict()
+            yield from wait_for_device(device)
+            self.evaluate(outputs)
             self.epoch, self.step = self.epoch + 1, 0
             if self.files is not None:
-                self.files.write_metrics(self.history, sync=False)  # a checkpoint has them too
-            tell(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=self.history[-1]))
-        self.seconds = time.monotonic() - began
+                self.files.write_metrics(self.history, sync=False)  # the checkpoint has them, too
+            report(Progress(epoch=self.epoch, epochs=epochs, step=0, steps=steps, metrics=self.history[-1]))
+        self.seconds = time.monotonic() - start
         return self.finish()
 
-    def planned(self, epoch: int, start: int = 0) -> Generator[Any, None, None]:
-        """What the steps of an epoch are given. Samples on disk are not read before the first is asked for."""
-        plan = self.batches.epoch if self.batches.streamed else self.batches.plan
+    def step_inputs(self, epoch: int, start: int = 0) -> Generator[Any, None, None]:
+        """Return the inputs of the engine for the steps of an epoch. Reading from disk starts with the first step."""
+        plan = self.batches.epoch if self.batches.reads_from_disk else self.batches.plan_epoch
         return plan(epoch, labeled_only=self.method.labeled_only(epoch), start=start)
 
-    def ask(self) -> Answers:
-        """Have the networks say what the end of the epoch is judged by. A card has then yet to do it."""
+    def predict(self) -> EpochOutputs:
+        """Compute the predictions for the evaluation of the epoch. On CUDA the work is queued, not finished."""
         problem, engine = self.problem, self.engine
-        validation = logits_of(engine, problem.validation.x)
-        with untried():
+        validation = predict_logits(engine, problem.validation.x)
+        with without_cudnn_benchmark():
             soft_labels = self.method.soft_labels()
-        return Answers(
+        return EpochOutputs(
             validation=validation,
-            test=logits_of(engine, problem.test.x) if len(problem.test) else None,
+            test=predict_logits(engine, problem.test.x) if len(problem.test) else None,
             soft_labels=soft_labels,
-            look=said(self.method, problem, validation, engine) if self.snapshots.due(self.epoch) else None,
+            snapshot=snapshot_logits(self.method, problem, engine, validation)
+            if self.snapshots.is_due(self.epoch)
+            else None,
         )
 
-    @untried()
-    def evaluate(self, answers: Answers) -> None:
-        """Add the epoch's line to the history, and keep the model if it is the best so far."""
-        accuracy, loss = scored(answers.validation, self.problem.validation.true)
-        line: dict[str, Any] = {
+    @without_cudnn_benchmark()
+    def evaluate(self, outputs: EpochOutputs) -> None:
+        """Add the metrics of the epoch to the history, and keep the weights if it is the best epoch so far."""
+        accuracy, loss = accuracy_and_loss(outputs.validation, self.problem.validation.true)
+        metrics: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
             "candidate": self.epoch >= self.method.candidates_from,
@@ -271,25 +353,33 @@ class Loop:
             "loss": float(self.losses.double().mean()),
             "clean_accuracy": accuracy,
             "clean_loss": loss,
-            "test_accuracy": None if answers.test is None else scored(answers.test, self.problem.test.true)[0],
+            "test_accuracy": None
+            if outputs.test is None
+            else accuracy_and_loss(outputs.test, self.problem.test.true)[0],
         }
-        soft = answers.soft_labels
-        if soft is not None and self.soft_labels is not None:
-            change = (soft - self.soft_labels).abs().double().mean(1)
-            line |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
-        self.soft_labels = soft
-        self.history.append(line | {"seconds": round(self.seconds, 3)})
-        if answers.look is not None:
-            self.snapshots.look(self.method, self.problem, self.epoch, answers.look)
-        if self.selects(accuracy, loss):
-            model = {name: tensor.detach().clone() for name, tensor in self.method.model().items()}
-            self.best = {"epoch": self.epoch, "accuracy": accuracy, "loss": loss, "model": model, "soft_labels": soft}
+        soft_labels = outputs.soft_labels
+        if soft_labels is not None and self.soft_labels is not None:
+            change = (soft_labels - self.soft_labels).abs().double().mean(1)
+            metrics |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
+        self.soft_labels = soft_labels
+        self.history.append(metrics | {"seconds": round(self.seconds, 3)})
+        if outputs.snapshot is not None:
+            self.snapshots.add_epoch(self.method, self.problem, self.epoch, outputs.snapshot)
+        if self.is_best(accuracy, loss):
+            model = {name: tensor.detach().clone() for name, tensor in self.method.model_state_dict().items()}
+            self.best = {
+                "epoch": self.epoch,
+                "accuracy": accuracy,
+                "loss": loss,
+                "model": model,
+                "soft_labels": soft_labels,
+            }
 
-    def selects(self, accuracy: float, loss: float) -> bool:
-        """Whether this epoch is the one to keep: more clean samples right, or as many with a lower loss.
+    def is_best(self, accuracy: float, loss: float) -> bool:
+        """Return whether this epoch has a higher validation accuracy than the best so far, or the same at lower loss.
 
-        What only prepares, such as warm-up, is never the result. Under the paper's protocol a method whose weights
-        follow the clean samples cannot be selected on them, and its last epoch counts.
+        Warm-up epochs are never selected. Under the paper's protocol, the classifier of some methods is trained on the
+        validation rows; then the last epoch is selected.
         """
         if self.epoch < self.method.candidates_from:
             return False
@@ -298,28 +388,30 @@ class Loop:
         return (accuracy, -loss) > (self.best["accuracy"], -self.best["loss"])
 
     def check_finite(self) -> None:
-        """Stop a run whose numbers are lost, before a checkpoint of it replaces a good one."""
-        bad = (~torch.isfinite(self.losses)).nonzero()
-        sound = bool(torch.stack([torch.isfinite(t).all() for t in self.method.model().values()]).all())
-        if len(bad) == 0 and sound:
+        """Raise DivergenceError if a loss or a weight is not finite, before a checkpoint of it replaces a good one."""
+        bad_steps = (~torch.isfinite(self.losses)).nonzero()
+        weights_finite = bool(
+            torch.stack([torch.isfinite(t).all() for t in self.method.model_state_dict().values()]).all()
+        )
+        if len(bad_steps) == 0 and weights_finite:
             return
-        step = int(bad[0, 0]) if len(bad) else self.step - 1
-        what = f"the loss is {float(self.losses[step])}" if len(bad) else "a weight is not a number"
+        step = int(bad_steps[0, 0]) if len(bad_steps) else self.step - 1
+        what = f"the loss is {float(self.losses[step])}" if len(bad_steps) else "a weight is not finite"
         lr = self.method.lr_at(self.epoch)
-        kept = f"the last good checkpoint is {self.saved_at}" if self.saved_at else "there is no checkpoint yet"
-        raise Diverged(
-            f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {lr:g}; {kept}: try a lower rate"
+        saved = f"the last checkpoint is {self.saved_at}" if self.saved_at else "there is no checkpoint yet"
+        raise DivergenceError(
+            f"{what} at step {step + 1} of epoch {self.epoch} with learning rate {lr:g}; {saved}: try a lower lr"
         )
 
     def save(self) -> None:
-        """Write the checkpoint, if there is a folder to write to and the numbers are sound."""
+        """Write the checkpoint, if there is a run folder. Raise DivergenceError if the state is not finite."""
         self.check_finite()
         if self.files is None:
             return
         checkpoint.save(
             self.files.checkpoint,
             {
-                "method": self.method.state(),
+                "method": self.method.state_dict(),
                 "epoch": self.epoch,
                 "step": self.step,
                 "losses": self.losses,
@@ -333,45 +425,47 @@ class Loop:
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
     def restore(self) -> None:
-        """Go on from the checkpoint, if there is one."""
+        """Load the checkpoint, if there is one."""
         if self.files is None or not self.files.checkpoint.exists():
             return
         state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
-        self.method.load_state(state.pop("method"))
+        self.method.load_state_dict(state.pop("method"))
         self.snapshots.load_state(state.pop("snapshots"))
         for name, value in state.items():
             setattr(self, name, value)
         self.files.write_metrics(self.history)
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
-    @untried()
+    @without_cudnn_benchmark()
     def finish(self) -> Result:
-        """Take the selected epoch's networks, measure them, and write down what came out."""
+        """Evaluate the weights of the selected epoch, and write the result. Each part is predicted once."""
         assert self.best is not None
-        self.method.load_model(self.best["model"])
+        self.method.load_model_state_dict(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
-        clean, true = clean_logits(self.method, problem)
-        logits = logits_of(self.method, problem.train.x)
-        selected = candidate(logits, clean, true, (epoch, epoch))
-        checked = (
-            clean_labels(self.method, problem, epoch=0) if problem.has_clean_set else None
-        )  # all that any look asked
-        found, suspicion = corrected(self.snapshots, selected, problem.train.given, checked)
+        logits = snapshot_logits(self.method, problem)
+        validation = logits.clean[: len(problem.validation)]
+        test = predict_logits(self.method, problem.test.x) if len(problem.test) else None
+        selected = calibrated_distribution(logits.train, logits.clean, logits.true, (epoch, epoch))
+        # Epoch 0: all clean rows that any snapshot was evaluated on.
+        clean = clean_labels(self.method, problem, epoch=0) if problem.has_clean_set else None
+        corrected, suspicion = correct_labels(self.snapshots, selected, problem.train.given, clean)
         labels = LabelTable(
             rows=problem.train,
-            probabilities=found.p,
+            probabilities=corrected.p,
             suspicion=suspicion,
             soft_labels=self.best["soft_labels"],
             calibrated=problem.has_clean_set,
         )
-        calibration = {**selected.about(), "labels": found.about()}
-        summary = summarise(
+        calibration = {**selected.provenance(), "labels": corrected.provenance()}
+        summary = summarize(
             self.run,
             problem,
-            self.method,
             labels,
-            predicted=logits.argmax(1),
+            train_logits=logits.train,
+            validation_logits=validation,
+            test_logits=test,
             temperature=selected.temperature,
+            epochs=self.method.epochs,
             best=self.best,
             history=self.history,
             seconds=self.seconds,
@@ -382,8 +476,11 @@ class Loop:
             self.files.write("labels.csv", labels.to_csv())
             for name, array in labels.arrays().items():
                 self.files.write_array(name, array)
-            self.files.write("confusion.json", json.dumps(confusion(self.method, problem)) + "\n")
+            part, part_logits = ("validation", validation) if test is None else ("test", test)
+            counts = confusion_counts(part_logits.argmax(1), getattr(problem, part).true)
+            self.files.write("confusion.json", json.dumps({"part": part, "counts": counts}) + "\n")
             self.files.write_metrics(self.history)
+            self.files.write_executed(self.engine.executed())
             self.files.write_json("summary.json", summary)
             self.files.clean_up()
         return Result(summary=summary, history=self.history, method=self.method, labels=labels)

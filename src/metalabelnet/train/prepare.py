@@ -1,4 +1,4 @@
-"""From a run's settings to the rows it works on: read, split, corrupt, remove labels, hold out."""
+"""Prepare the rows of a run from its settings: read, split, add noise, remove labels, hold out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, Progress, Rows, load
 from metalabelnet.data.problem import Problem
-from metalabelnet.data.splits import SPLITS, hold_out, limited, remove_labels
-from metalabelnet.engine.compiler import importing_beside
+from metalabelnet.data.splits import SPLITS, hold_out, limit_rows, remove_labels
+from metalabelnet.engine.torch_private import preload_compiler
 from metalabelnet.errors import InputError
-from metalabelnet.noise import Noise, corrupt, reached_rate, read_probabilities
+from metalabelnet.noise import Noise, actual_noise_rate, corrupt, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train.noise_probe import log_probabilities
 
@@ -29,35 +29,38 @@ if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
 
-def device_of(run: Run) -> torch.device:
-    """The device a run asks for; `auto` is the first CUDA card, if there is one.
+def select_device(run: Run) -> torch.device:
+    """Return the device of a run; `auto` is the first GPU if there is one, else the CPU.
 
-    Of several cards the one that is named becomes the current one: steps are captured there, and what is captured on
-    another card than the one that works would replay nothing.
+    A GPU that is named by index becomes the current device, because CUDA graphs are captured on the current device.
     """
     name = ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # asks for a value, which the device `meta` does not have
+        torch.zeros(1, device=device).item()  # fails on the device `meta`, which holds no values
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device {run.device!r} cannot be used ({reason}): choose cpu, or leave it to auto") from error
+        raise InputError(f"device {run.device!r} cannot be used ({reason}): choose cpu or auto") from error
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
 
 
-def read(
+def read_data(
     run: Run,
     progress: Progress | None = None,
     on_samples: Progress | None = None,
     read_cache: ReadCache | None = None,
 ) -> DataSet:
-    """The data of a run. Depends on its data settings alone: where several runs have the same, `readings` is asked."""
-    how = dataclasses.replace(run.read_options(), card=_free_on(device_of(run)))
-    loaded = load if read_cache is None else read_cache.load
-    return loaded(
-        run.data, Path(run.data_dir) if run.data_dir else None, progress, read_options=how, on_samples=on_samples
+    """Read the data of a run. The result depends on the data settings only, so runs can share it in a `read_cache`."""
+    read_options = dataclasses.replace(run.read_options(), gpu_free_bytes=_free_gpu_bytes(select_device(run)))
+    load_data = load if read_cache is None else read_cache.load
+    return load_data(
+        run.data,
+        Path(run.data_dir) if run.data_dir else None,
+        progress,
+        read_options=read_options,
+        on_samples=on_samples,
     )
 
 
@@ -68,109 +71,111 @@ def prepare(
     read_cache: ReadCache | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Problem:
-    """Read the data and make of it what the run asks for. Depends on the data settings and the seed alone.
+    """Return the rows of a run. They depend on the data settings and the seed only.
 
-    Where noise depends on the features, the network behind it is trained here first: `on_samples` is told how far it
-    is, and `stop` is asked after each of its steps.
+    progress    called during a download
+    on_samples  called with the number of samples read, and while the network for feature-dependent noise is trained
+    read_cache  data that several runs share
+    stop        checked after every training step of that network; raises `RunStopped` if it returns True
     """
-    device = device_of(run)
-    with importing_beside(on=device.type == "cuda" and run.records(device)):
-        data = read(run, progress, on_samples, read_cache)
+    device = select_device(run)
+    with preload_compiler(on=device.type == "cuda" and run.uses_compiled_steps(device)):
+        data = read_data(run, progress, on_samples, read_cache)
     if run.augment != "none" and not data.train.is_image:
-        raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} is a table: use none")
-    split = SPLITS[run.split](data, run.clean, generator(run.seed, "split"))
-    train = limited(split.train, run.limit, generator(run.seed, "limit"))
+        raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} has none: choose none")
+    split = SPLITS[run.split](data, run.clean_size, generator(run.seed, "split"))
+    train = limit_rows(split.train, run.limit, generator(run.seed, "limit"))
     probe = partial(_probe, run, data, train, on_samples=on_samples, stop=stop)
-    train = train.with_given(_given(run, data, train, read_cache, probe))
+    train = train.with_given_labels(_noisy_labels(run, data, train, read_cache, probe))
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     check_labeled(train)
-    clean_set = split.clean.with_given(_given_to_clean(run, data, split.clean)).to(device)
+    clean_set = split.clean.with_given_labels(_given_labels_of_clean(run, data, split.clean)).to(device)
     clean, validation = clean_set, clean_set
     if run.protocol == "default":
         clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))
         if len(validation) == 0:
             raise InputError(
-                f"with {len(clean_set)} clean samples none can be held out to select the epoch: give two for a "
-                "class at least, or use --protocol paper"
+                f"a clean set of {len(clean_set)} is too small to hold out samples that select the epoch: give at "
+                "least two per class, or use --protocol paper"
             )
     return Problem(
         train=train.to(device),
         clean=clean,
         validation=validation,
         test=split.test.to(device),
-        noise_rate=reached_rate(train.true, train.given),
-        inputs=data.inputs,
-        cells=data.cells,
+        holds_out=run.protocol == "default",
+        noise_rate=actual_noise_rate(train.true, train.given),
+        encoder_config=data.encoder_config,
+        cells_digest=data.cells_digest,
         notes=data.notes,
     )
 
 
 def check_labeled(train: Rows) -> None:
-    """Refuse rows with fewer than two labels: batch normalisation needs two."""
+    """Raise InputError for fewer than two given labels: batch normalization needs two samples."""
     labeled = int((train.given != UNLABELED).sum())
     if labeled < 2:
-        raise InputError(
-            f"{'one' if labeled else 'no'} training row has a label: the classifier's first epochs need two or more"
-        )
+        raise InputError(f"{labeled} training samples have a label: training needs at least 2")
 
 
-def net_name(run: Run, shape: tuple[int, ...], inputs: dict[str, Any] | None) -> str:
-    """Name of the network: the one in the settings, or the default for this kind and shape of sample."""
-    return nets.auto(shape, (inputs or {}).get("kind")) if run.net == "auto" else run.net
+def net_name(run: Run, shape: tuple[int, ...], encoder_config: dict[str, Any] | None) -> str:
+    """Return the name of the network: that of the settings, or the default for this kind and shape of sample."""
+    return nets.default_net(shape, (encoder_config or {}).get("kind")) if run.net == "auto" else run.net
 
 
-def _free_on(device: torch.device) -> int | None:
+def _free_gpu_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def _given(run: Run, data: DataSet, train: Rows, read_cache: ReadCache | None, probe: Callable[[], Tensor]) -> Tensor:
-    """The given labels under the run's noise. Rows whose truth is unknown keep the label they have."""
+def _noisy_labels(
+    run: Run, data: DataSet, train: Rows, read_cache: ReadCache | None, probe: Callable[[], Tensor]
+) -> Tensor:
+    """Return the given labels with the run's noise. Rows without a true label keep the label they have."""
     noise = Noise.parse(run.noise)
     if noise.kind == "none":
         return train.given
     scores = None
     if noise.kind == "feature":
         if run.noise_probs:
-            whole = read_probabilities(Path(run.noise_probs), data.samples, len(data.classes))
-            scores = whole[train.index]
+            scores = read_probabilities(Path(run.noise_probs), data.index_size, len(data.classes))[train.index]
         elif read_cache is None:
             scores = probe()
-        else:  # runs of other methods and noise rates have the same
+        else:  # shared by runs that differ in other settings, such as method and noise rate
             names = ("split", "clean", "limit", "net", "pretrained", "augment", "seed", "device")
-            same = tuple(getattr(run, name) for name in names)
-            scores = read_cache.once(("probe", *same), probe)
+            key = ("probe", *(getattr(run, name) for name in names))
+            scores = read_cache.get_or_compute(key, probe)
     labels = corrupt(
         noise,
         train.true,
         train.classes,
         generator(run.seed, "noise"),
         index=train.index,
-        samples=data.samples,
+        samples=data.index_size,
         probabilities=scores,
     )
-    known = train.true != UNLABELED
-    return torch.where(known & (train.given != UNLABELED), labels, train.given)
+    has_truth = train.true != UNLABELED
+    return torch.where(has_truth & (train.given != UNLABELED), labels, train.given)
 
 
-def _probe(run: Run, data: DataSet, train: Rows, **told: Any) -> Tensor:
-    """How much every training row looks like each class."""
+def _probe(run: Run, data: DataSet, train: Rows, **callbacks: Any) -> Tensor:
+    """Return log-probabilities of the classes for every training row, from the noise probe."""
     shape = tuple(train.x.shape[1:])
-    network = net_name(run, shape, data.inputs)
+    network = net_name(run, shape, data.encoder_config)
     seed = stream_seed(run.seed, "probe")
     net = nets.build(network, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
-    device = device_of(run)
-    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **told)
+    device = select_device(run)
+    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **callbacks)
 
 
-def _given_to_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
-    """The untrusted label of each clean row, where it has one: from it the noise can be counted.
+def _given_labels_of_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
+    """Return the given label of each clean row, or −1. With it, clean rows show how many given labels are wrong.
 
-    Labels that came with the data, or from a file, were given to all rows, also to those that were checked later.
-    Noise made here is made for the training rows alone.
+    Labels that come with the data or from a noise file exist for all rows. Generated noise is added to training rows
+    only.
     """
     noise = Noise.parse(run.noise)
-    with_data = run.own_data or data.checked is not None
-    if with_data and data.clean is not None and noise.kind == "none":
+    has_given_labels = run.is_folder_or_table or data.clean_labels is not None
+    if has_given_labels and data.clean is not None and noise.kind == "none":
         return clean_set.given
     if data.clean is None and run.split == "general":
         if noise.kind == "none":

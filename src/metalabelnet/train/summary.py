@@ -1,59 +1,61 @@
-"""What came of a run, in one screen: the content of summary.json."""
+"""The content of summary.json."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.core.calibration import at_temperature
-from metalabelnet.labels.metrics import calibration_error, logits_of, macro_f1
-from metalabelnet.labels.quality import class_accuracy, held_out, label_quality
+from metalabelnet.core.calibration import softmax_at_temperature
+from metalabelnet.labels.metrics import class_accuracy, expected_calibration_error, macro_f1
+from metalabelnet.labels.quality import label_quality
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
+    from metalabelnet.data import Rows
     from metalabelnet.data.problem import Problem
     from metalabelnet.labels.label_table import LabelTable
-    from metalabelnet.methods import Method
     from metalabelnet.train.settings import Run
 
 
-def summarise(
+def summarize(
     run: Run,
     problem: Problem,
-    method: Method,
     labels: LabelTable,
     *,
-    predicted: Tensor,
+    train_logits: Tensor,
+    validation_logits: Tensor,
+    test_logits: Tensor | None,
     temperature: float,
+    epochs: int,
     best: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     seconds: float,
 ) -> dict[str, Any]:
-    """The result of a run. Accuracies are per cent.
+    """Return the summary of a run. Accuracies are per cent.
 
-    `label_accuracy` is the classifier's on the training rows, `right_after` that of the label table.
+    `label_accuracy` is the accuracy of the classifier on the training rows, `right_after` that of the corrected labels.
 
-    method       with the networks of the selected epoch
-    predicted    the class it gives each training row
-    temperature  what its logits are divided by to be calibrated
-    best         the selected epoch, as the loop keeps it
-    history      a line an epoch
+    *_logits     logits of the selected epoch; None without test rows
+    temperature  fitted on clean rows
+    epochs       epochs that the method has trained
+    best         the selected epoch: its number and validation accuracy
+    history      metrics of each epoch
     """
-    known = problem.train.true >= 0
-    right = predicted == problem.train.true
+    has_truth = problem.train.true >= 0
+    correct = train_logits.argmax(1) == problem.train.true
     summary: dict[str, Any] = {
         "method": run.method,
         "dataset": run.data,
         "noise": run.noise,
         "noise_rate": None if math.isnan(problem.noise_rate) else problem.noise_rate,
         "seed": run.seed,
-        "epochs": method.epochs,
+        "epochs": epochs,
         "selected_epoch": best["epoch"],
         "clean_accuracy": best["accuracy"],
-        **held_out(method, problem.validation),
+        **_validation_metrics(validation_logits, problem.validation),
         "test_accuracy": None,
         "test_accuracy_last": history[-1]["test_accuracy"],
         "macro_f1": None,
@@ -61,27 +63,40 @@ def summarise(
         "ece_calibrated": None,
         "temperature": temperature,
         "class_accuracy": None,
-        "label_accuracy": float(100 * right[known].double().mean()) if known.any() else None,
+        "label_accuracy": float(100 * correct[has_truth].double().mean()) if has_truth.any() else None,
         **label_quality(labels),
         "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "validation", "test")},
         "unlabeled": int((problem.train.given < 0).sum()),
-        "suspects": int(labels.verdict().suspect.sum()),
+        "suspects": int(labels.decisions().suspect.sum()),
         "seconds": round(seconds, 3),
     }
-    if len(problem.test):
-        summary |= _tested(method, problem, temperature)
+    if test_logits is not None:
+        summary |= _test_metrics(test_logits, problem.test, temperature)
     return summary
 
 
-def _tested(method: Method, problem: Problem, temperature: float) -> dict[str, Any]:
-    """What the test rows say; they decide nothing."""
-    logits, true, classes = logits_of(method, problem.test.x), problem.test.true, problem.test.classes
+def _validation_metrics(logits: Tensor, rows: Rows) -> dict[str, Any]:
+    """Return metrics on the validation rows: without test rows they are the only ones.
+
+    The calibration error is that before calibration, because the temperature is fitted on these rows.
+    """
     p = logits.softmax(1)
     predicted = p.argmax(1)
     return {
-        "test_accuracy": float(100 * (predicted == true).double().mean()),
-        "macro_f1": macro_f1(predicted, true, len(classes)),
-        "ece": calibration_error(p, true),
-        "ece_calibrated": calibration_error(at_temperature(logits, temperature), true),
-        "class_accuracy": class_accuracy(predicted, true, classes),
+        "clean_macro_f1": macro_f1(predicted, rows.true, len(rows.classes)),
+        "clean_ece": expected_calibration_error(p, rows.true),
+        "clean_class_accuracy": class_accuracy(predicted, rows.true, rows.classes),
+    }
+
+
+def _test_metrics(logits: Tensor, rows: Rows, temperature: float) -> dict[str, Any]:
+    """Return metrics on the test rows."""
+    p = logits.softmax(1)
+    predicted = p.argmax(1)
+    return {
+        "test_accuracy": float(100 * (predicted == rows.true).double().mean()),
+        "macro_f1": macro_f1(predicted, rows.true, len(rows.classes)),
+        "ece": expected_calibration_error(p, rows.true),
+        "ece_calibrated": expected_calibration_error(softmax_at_temperature(logits, temperature), rows.true),
+        "class_accuracy": class_accuracy(predicted, rows.true, rows.classes),
     }

@@ -1,7 +1,9 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from an .npz, the published batches or the published archive.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from an .npz file, the published batches or the published archive.
 
-The published files are pickles, and a pickle can run any code when it is read. So each is read once into
-memory, those bytes are compared with the published md5, and those same bytes are unpickled.
+The published files are pickles, which can run code when they are loaded. Each is therefore read into memory once, its
+bytes are compared with the published MD5 digest, and the same bytes are unpickled.
+
+https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.benchmarks.download import Progress
 
-HOME = "https://www.cs.toronto.edu/~kriz/"
+BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
 _CLASSES10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _CLASSES100 = """
@@ -43,8 +45,8 @@ wardrobe whale willow_tree wolf woman worm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """One of the two data sets as it was published: its files with their md5 and its classes."""
+class CifarFiles:
+    """The published files of CIFAR-10 or CIFAR-100 with their MD5 digests, and the class names."""
 
     name: str
     archive: str
@@ -56,7 +58,7 @@ class Published:
     classes: tuple[str, ...]
 
 
-CIFAR10 = Published(
+CIFAR10 = CifarFiles(
     name="cifar10",
     archive="cifar-10-python.tar.gz",
     archive_md5="c58f30108f718f92721af3b95e74349a",
@@ -73,7 +75,7 @@ CIFAR10 = Published(
     classes=tuple(_CLASSES10.split()),
 )
 
-CIFAR100 = Published(
+CIFAR100 = CifarFiles(
     name="cifar100",
     archive="cifar-100-python.tar.gz",
     archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
@@ -85,50 +87,50 @@ CIFAR100 = Published(
 )
 
 
-def read(published: Published, folder: Path | None = None, progress: Progress | None = None) -> DataSet:
-    """50,000 training and 10,000 test images as uint8 (N, 3, 32, 32).
+def read(published: CifarFiles, folder: Path | None = None, progress: Progress | None = None) -> DataSet:
+    """Return 50,000 training and 10,000 test images as uint8 (N, 3, 32, 32).
 
-    Taken from the first of these in the folder: the .npz (cifar10.npz), the folder of batches, the
-    archive; with none of them the archive is downloaded.
+    They are read from the first of these that is in the folder: the .npz file (cifar10.npz), the folder of batches, the
+    archive. If there is none, the archive is downloaded.
     """
     root = data_folder(folder)
     arrays, batches, archive = (root / part for part in (f"{published.name}.npz", published.folder, published.archive))
     if arrays.is_file():
-        return _from_npz(arrays, published)
+        return _read_npz(arrays, published)
     if batches.is_dir():
-        return _from_pickles(_in_folder(batches, published), published, batches)
+        return _read_pickles(_read_folder(batches, published), published, batches)
     if not archive.is_file():
         try:
-            fetch(HOME + published.archive, archive, published.archive_md5, progress)
+            fetch(BASE_URL + published.archive, archive, published.archive_md5, progress)
         except InputError as error:
             names = f"{arrays.name}, {batches.name} or {archive.name}"
-            raise InputError(f"{published.name}: there is no {names} in {root}, and {error}") from error
-    return _from_pickles(_in_archive(archive, published), published, archive)
+            raise InputError(f"{published.name}: {root} has no {names}, and {error}") from error
+    return _read_pickles(_read_archive(archive, published), published, archive)
 
 
-def _from_npz(path: Path, published: Published) -> DataSet:
+def _read_npz(path: Path, published: CifarFiles) -> DataSet:
     data = npz.read(path, name=published.name, classes=published.classes)
     if data.test is None:
-        raise InputError(f"{path}: x_test and y_test are missing, and {published.name} has a test part")
+        raise InputError(f"{path}: x_test and y_test are missing; {published.name} has a test part")
     if data.train.x.shape[1:] != (3, 32, 32):
-        raise InputError(f"{path}: a sample is {tuple(data.train.x.shape[1:])}, not a color image of 32×32")
+        raise InputError(f"{path}: samples have the shape {tuple(data.train.x.shape[1:])}, not (3, 32, 32)")
     return data
 
 
-def _in_folder(folder: Path, published: Published) -> dict[str, bytes]:
-    """The bytes of each batch in the folder."""
+def _read_folder(folder: Path, published: CifarFiles) -> dict[str, bytes]:
+    """Return the bytes of each batch in the folder."""
     try:
         return {name: (folder / name).read_bytes() for name in (*published.train, *published.test)}
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot be read ({error}); unpack {published.archive} again, or remove the folder"
+            f"{folder}: cannot be read ({error}); unpack {published.archive} again, or delete the folder"
         ) from error
 
 
-def _in_archive(path: Path, published: Published) -> dict[str, bytes]:
-    """The bytes of each batch in the archive, nothing of which is written to disk.
+def _read_archive(path: Path, published: CifarFiles) -> dict[str, bytes]:
+    """Return the bytes of each batch in the archive, without unpacking it to disk.
 
-    In one pass from front to back: a compressed archive can go back only by starting over.
+    The archive is read in one pass: seeking back in a compressed archive means to start over.
     """
     wanted = {f"{published.folder}/{name}": name for name in (*published.train, *published.test)}
     found: dict[str, bytes] = {}
@@ -142,17 +144,17 @@ def _in_archive(path: Path, published: Published) -> dict[str, bytes]:
         raise InputError(f"{path}: cannot be read ({error}); delete it to download it again") from error
     for member_name, name in wanted.items():
         if name not in found:
-            raise InputError(f"{path}: has no {member_name}; delete it to download it again")
+            raise InputError(f"{path}: {member_name} is missing; delete the archive to download it again")
     return found
 
 
-def _from_pickles(contents: Mapping[str, bytes], published: Published, where: Path) -> DataSet:
-    """The data set from its batches, each of them what was published or none of them unpickled."""
+def _read_pickles(contents: Mapping[str, bytes], published: CifarFiles, where: Path) -> DataSet:
+    """Return the data set from its batches. Nothing is unpickled unless all have the published MD5 digests."""
     for name, md5 in (*published.train.items(), *published.test.items()):
         if (got := md5_of(contents[name])) != md5:
             raise InputError(
-                f"{where}: {name} has md5 {got}, but the published file has {md5}; it is damaged or another "
-                f"file and was not opened; delete {where} to download it again"
+                f"{where}: {name} has MD5 {got}, but the published file has {md5}; it was not loaded; "
+                f"delete {where} to download it again"
             )
     parts = {}
     for part, names in (("train", published.train), ("test", published.test)):
@@ -162,14 +164,14 @@ def _from_pickles(contents: Mapping[str, bytes], published: Published, where: Pa
 
 
 def _unpickle(content: bytes) -> dict[str, Any]:
-    """What is in a batch, the content of which must have been found to be the published one."""
-    # NumPy 2.4.0 to 2.4.4 warn of the way the NumPy of 2009 pickled a dtype; nobody can change these files.
+    """Return the contents of a batch whose MD5 digest has been verified."""
+    # NumPy 2.4.0 to 2.4.4 warn about the pickled dtypes of 2009 in these files.
     with warnings.catch_warnings(action="ignore", category=np.exceptions.VisibleDeprecationWarning):
         batch: dict[str, Any] = pickle.loads(content, encoding="latin1")  # noqa: S301
     return batch
 
 
-def _rows(batches: list[dict[str, Any]], published: Published, what: str) -> Rows:
+def _rows(batches: list[dict[str, Any]], published: CifarFiles, what: str) -> Rows:
     images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels = torch.tensor([label for batch in batches for label in batch[published.labels]])
     return make_rows(torch.from_numpy(images), labels, true=labels, classes=published.classes, what=what)

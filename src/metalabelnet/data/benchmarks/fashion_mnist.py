@@ -1,7 +1,7 @@
-"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017) from its four idx files, compressed or not.
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, https://arxiv.org/abs/1708.07747) from its four IDX files.
 
-An idx file is four bytes — zero, zero, the type of a value, the number of axes — then the length of each
-axis as a big-endian 32-bit number, then the values.
+An IDX file starts with four bytes (zero, zero, the value type, the number of axes), followed by the length of each axis
+as a big-endian 32-bit integer and the values. Files may be gzip-compressed.
 """
 
 from __future__ import annotations
@@ -31,67 +31,67 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read(folder: Path | None = None) -> DataSet:
-    """60,000 training and 10,000 test images as uint8 (N, 1, 28, 28).
+    """Return 60,000 training and 10,000 test images as uint8 (N, 1, 28, 28).
 
-    Looked for in `fashion-mnist` in the folder (MNIST's files have the same names, so that a folder of
-    its own is the safe place), in the folder itself, and where Debian's package puts them.
+    The files are searched for in the subfolder `fashion-mnist` (a separate folder is safest, because the files of MNIST
+    have the same names), in the folder itself, and in the folder of Debian's package.
     """
     train_images, train_labels, test_images, test_labels = _find(data_folder(folder))
     return DataSet(
         name="fashion-mnist",
-        train=_part(train_images, train_labels),
-        test=_part(test_images, test_labels),
+        train=_read_part(train_images, train_labels),
+        test=_read_part(test_images, test_labels),
     )
 
 
 def _find(root: Path) -> list[Path]:
-    """The four files, all from the first place that has any: a mixture of copies would be nobody's data."""
-    places = (root / "fashion-mnist", root, DEBIAN_FOLDER)
-    for place in places:
-        # The uncompressed file wins where both are there: it is the faster one to read.
-        candidates = [(place / name, place / f"{name}.gz") for name in FILES]
+    """Return the four files, all from the first folder that has any: copies are never mixed."""
+    folders = (root / "fashion-mnist", root, DEBIAN_FOLDER)
+    for folder in folders:
+        # An uncompressed file is preferred: it is faster to read.
+        candidates = [(folder / name, folder / f"{name}.gz") for name in FILES]
         found = [next((path for path in pair if path.is_file()), None) for pair in candidates]
         present = [path for path in found if path is not None]
         if len(present) == len(FILES):
             return present
         if present:
-            absent = FILES[found.index(None)]
-            raise InputError(f"fashion-mnist: {place} has {present[0].name} but no {absent} (or .gz)")
+            missing = FILES[found.index(None)]
+            raise InputError(f"fashion-mnist: {folder} has {present[0].name} but not {missing} (or .gz); copy it there")
     raise InputError(
-        f"fashion-mnist: {FILES[0]} and the three other files, with or without .gz, are not in "
-        f"{', '.join(map(str, places))}; install Debian's package dataset-fashion-mnist, or get them from "
-        f"https://github.com/zalandoresearch/fashion-mnist and put them into {places[0]}, "
-        f"or name their folder in {FOLDER_VARIABLE}"
+        f"fashion-mnist: {FILES[0]} and the three other files (or .gz) are not in "
+        f"{', '.join(map(str, folders))}; install Debian's package dataset-fashion-mnist, or download them from "
+        f"https://github.com/zalandoresearch/fashion-mnist to {folders[0]}, "
+        f"or set {FOLDER_VARIABLE} to their folder"
     )
 
 
-def _part(images_at: Path, labels_at: Path) -> Rows:
-    images = read_idx(images_at, axes=3)
+def _read_part(images_file: Path, labels_file: Path) -> Rows:
+    images = read_idx(images_file, axes=3)
     if images.shape[1:] != (28, 28):
-        raise InputError(f"{images_at}: images are {images.shape[1]}×{images.shape[2]}, not 28×28")
-    labels = torch.from_numpy(read_idx(labels_at, axes=1)).long()
+        raise InputError(f"{images_file}: images are {images.shape[1]}×{images.shape[2]}, not 28×28")
+    labels = torch.from_numpy(read_idx(labels_file, axes=1)).long()
     x = torch.from_numpy(images[:, None])
-    return make_rows(x, labels, true=labels, classes=CLASSES, what=str(images_at))
+    return make_rows(x, labels, true=labels, classes=CLASSES, what=str(images_file))
 
 
 def read_idx(path: Path, *, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The array of unsigned bytes in an idx file with that many axes (compressed where it ends in .gz)."""
+    """Return the uint8 array in an IDX file with this many axes (compressed if its name ends in .gz)."""
     try:
         raw = path.read_bytes()
         content = gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read ({error}); get the file again") from error
+        raise InputError(f"{path}: cannot be read ({error}); download the file again") from error
     magic, header = bytes((0, 0, _UNSIGNED_BYTE, axes)), 4 + 4 * axes
     if content[:4] != magic:
         raise InputError(
-            f"{path}: starts with {content[:4].hex() or 'nothing'}, but an idx file of bytes with {axes} "
-            f"axes starts with {magic.hex()}; this is another file"
+            f"{path}: starts with {content[:4].hex() or 'nothing'}, but an IDX file of uint8 with {axes} "
+            f"axes starts with {magic.hex()}; download the file again"
         )
-    shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4))
+    shape = tuple(int.from_bytes(content[offset : offset + 4], "big") for offset in range(4, header, 4))
     if len(content) != header + math.prod(shape):
         raise InputError(
-            f"{path}: has {len(content)} bytes, but its header speaks of {header + math.prod(shape)}; "
-            f"it broke off or is damaged, get the file again"
+            f"{path}: has {len(content)} bytes, but its header says {header + math.prod(shape)}; "
+            f"it is incomplete or damaged, download the file again"
         )
-    # A copy, because an array over immutable bytes cannot be written to, which torch warns about.
+    # A copy, because torch warns about read-only arrays.
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()

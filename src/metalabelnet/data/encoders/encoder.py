@@ -1,4 +1,4 @@
-"""How a sample becomes numbers: fitted on training rows, kept as JSON beside the model, the same ever after."""
+"""The base class of encoders, and encoding of all samples of a data set into memory or onto disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from metalabelnet.data.disk_tensor import DiskTensor, chunk_size, give_memory_back
+from metalabelnet.data.disk_tensor import DiskTensor, chunk_size, return_freed_memory
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,72 +20,88 @@ if TYPE_CHECKING:
     from metalabelnet.data.disk_tensor import Samples
 
 
-class Inputs(ABC):
-    """One kind of sample: what it is read from, and how it is encoded."""
+class Encoder(ABC):
+    """Turns one kind of sample into tensors. Fitted on training samples and stored as JSON beside the model.
+
+    Attributes
+    ----------
+    kind : str
+        `image`, `table` or `text`.
+    dtype : torch.dtype
+        Type of an encoded sample.
+    shape : tuple of int
+        Shape of an encoded sample.
+    columns : list of str
+        The table columns that a sample is made of; empty if samples do not come from a table.
+    """
 
     kind: ClassVar[str]
     dtype: ClassVar[torch.dtype] = torch.float32
-    columns: list[str]  # of a table, where samples come from one
+    columns: list[str]
     shape: tuple[int, ...]
 
     @abstractmethod
     def encode(self, items: Sequence[Any]) -> Iterator[Tensor | str]:
-        """For each item its numbers, or the reason why there are none."""
+        """Yield the tensor of each item, or a phrase that says why it cannot be encoded."""
 
-    def named(self, name: str) -> str:
-        """How a sample is named in a sentence: an image by its path, others may have nothing but a number."""
+    def describe_sample(self, name: str) -> str:
+        """Return how a message names a sample: an image by its path, others as `sample NAME`."""
         return name if self.kind == "image" else f"sample {name}"
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to do the same again."""
+        """Return the configuration from which `from_json` restores the encoder."""
 
     @classmethod
     @abstractmethod
-    def from_json(cls, about: dict[str, Any]) -> Inputs:
-        """Do the same again."""
+    def from_json(cls, config: dict[str, Any]) -> Encoder:
+        """Restore the encoder from its configuration."""
 
 
-def fill(
-    inputs: Inputs,
+def encode_all(
+    encoder: Encoder,
     items: Sequence[Any],
     names: Sequence[str],
     *,
-    limit: int,
+    memory_bytes: int,
     folder: Path,
-    skip: bool,
-    tell: Callable[[int, int], None] | None = None,
+    skip_errors: bool,
+    on_samples: Callable[[int, int], None] | None = None,
 ) -> tuple[Samples, list[int], list[str]]:
-    """All items encoded: the samples, the positions of those that could be, and a sentence for each that could not.
+    """Encode all items. Return the samples, the positions of the encoded items, and a message for each failure.
 
-    In memory where all samples together have no more than `limit` bytes, else in a file in the folder. Unless `skip`,
-    the first item that cannot be encoded is an error.
+    The samples are in memory if they take at most `memory_bytes`, else in a file in the folder. Unless `skip_errors`,
+    the first item that cannot be encoded raises InputError. `on_samples` is called with the number of items done and
+    the number in all.
     """
-    in_memory = len(items) * math.prod(inputs.shape) * inputs.dtype.itemsize <= limit
+    in_memory = len(items) * math.prod(encoder.shape) * encoder.dtype.itemsize <= memory_bytes
     x: Samples
     if in_memory:
-        x = torch.empty((len(items), *inputs.shape), dtype=inputs.dtype)
+        x = torch.empty((len(items), *encoder.shape), dtype=encoder.dtype)
     else:
-        give_memory_back()
-        x = DiskTensor.empty(len(items), inputs.shape, inputs.dtype, folder)
-    kept: list[int] = []
-    failed: list[str] = []
-    size = chunk_size(inputs.shape)
-    if tell is not None:
-        tell(0, len(items))
+        return_freed_memory()
+        x = DiskTensor.empty(len(items), encoder.shape, encoder.dtype, folder)
+    encoded_positions: list[int] = []
+    failures: list[str] = []
+    size = chunk_size(encoder.shape)
+    if on_samples is not None:
+        on_samples(0, len(items))
     for start in range(0, len(items), size):
-        good = []
-        for place, result in enumerate(inputs.encode(items[start : start + size]), start):
+        encoded = []
+        for position, result in enumerate(encoder.encode(items[start : start + size]), start):
             if isinstance(result, str):
-                failed.append(f"{inputs.named(names[place])} {result}")
-                if not skip:
-                    raise InputError(f"{failed[-1]}; repair it, or leave such samples out with --on-error skip")
+                failures.append(f"{encoder.describe_sample(names[position])} {result}")
+                if not skip_errors:
+                    raise InputError(f"{failures[-1]}; repair it, or skip such samples with --on-error skip")
             else:
-                good.append(result)
-                kept.append(place)
-        if good:
-            first = len(kept) - len(good)
-            x[slice(first, len(kept)) if isinstance(x, torch.Tensor) else first] = torch.stack(good)  # type: ignore[index]
-        if tell is not None:
-            tell(min(start + size, len(items)), len(items))
-    return (x[: len(kept)] if isinstance(x, torch.Tensor) else x.take(torch.arange(len(kept)))), kept, failed
+                encoded.append(result)
+                encoded_positions.append(position)
+        if encoded:
+            end = len(encoded_positions)
+            first = end - len(encoded)
+            x[slice(first, end) if isinstance(x, torch.Tensor) else first] = torch.stack(encoded)  # type: ignore[index]
+        if on_samples is not None:
+            on_samples(min(start + size, len(items)), len(items))
+    count = len(encoded_positions)
+    x = x[:count] if isinstance(x, torch.Tensor) else x.take(torch.arange(count))
+    return x, encoded_positions, failures

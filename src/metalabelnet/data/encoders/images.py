@@ -1,7 +1,7 @@
-"""Image files of any size and mode as uint8 arrays of one shape, decoded beside each other.
+"""Image files of any size and mode as uint8 tensors of one shape, decoded in threads.
 
-Recipe: turned as the camera held it (EXIF), transparent parts on white, then the whole picture resized to a square,
-whatever its proportions: nothing is cut off. Grey pictures stay grey where all are.
+Images are rotated as their EXIF orientation says, put on a white background if transparent, and resized to a square
+without cropping, whatever their aspect ratio. They stay grayscale if all of them are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from metalabelnet.errors import InputError, missing_package
+from metalabelnet.data.encoders.encoder import Encoder
+from metalabelnet.errors import InputError, missing_package_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,110 +29,155 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-MOST_PIXELS = 89_478_485  # Pillow's own mark, 1/4 GiB of RGB: a file beyond it is a mistake or an attack
-GREY = ("1", "L", "LA", "I", "F")
-SIZES = (8, 16, 28, 32, 48, 64)  # to choose from; networks by name of other packages take 224
-THEIR_NETS = 224
+MAX_PIXELS = 89_478_485  # Pillow's own limit, ¼ GiB of RGB: a larger file is a mistake or a decompression bomb
+GRAY_MODES = ("1", "L", "LA", "I", "F")
+SIDES = (8, 16, 28, 32, 48, 64)  # pixels
+EXTERNAL_NET_SIDE = 224  # pixels, for networks of timm and torchvision
+MAX_THREADS = 16
+
+
+class ImageEncoder(Encoder):
+    """Decodes image files to one shape.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (channels, height, width).
+    column : str or None
+        The table column of the paths; None if images come from a folder.
+    """
+
+    kind = "image"
+    dtype = torch.uint8
+
+    def __init__(self, shape: tuple[int, ...], column: str | None) -> None:
+        self.shape = shape
+        self.columns = [] if column is None else [column]
+
+    def encode(self, items: Sequence[Path]) -> Iterator[Tensor | str]:
+        """Yield the pixels of each image, decoded in threads."""
+        for result in map_in_threads(lambda path: decode(path, self.shape), items):
+            yield describe_error(result) if isinstance(result, Exception) else result
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shape and the column of the paths."""
+        return {"kind": self.kind, "shape": self.shape, "column": self.columns[0] if self.columns else None}
+
+    @classmethod
+    def from_json(cls, config: dict[str, Any]) -> ImageEncoder:
+        """Restore the encoder."""
+        return cls(tuple(config["shape"]), config["column"])
 
 
 def is_image(path: PurePath) -> bool:
-    """Whether the name is that of an image."""
+    """Whether the file name has the suffix of an image."""
     return path.suffix.lower() in SUFFIXES
 
 
-def look(path: Path) -> tuple[int, int, bool]:
-    """Width, height and whether it is grey, from the header alone: no pixel is decoded."""
-    with _opened(path) as image:
-        return image.width, image.height, image.mode in GREY or image.mode.startswith("I;16")
+def read_header(path: Path) -> tuple[int, int, bool]:
+    """Return width, height and whether the image is grayscale, without decoding pixels."""
+    with _open(path) as image:
+        return image.width, image.height, image.mode in GRAY_MODES or image.mode.startswith("I;16")
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The image as uint8 of this shape (channels, height, width)."""
+    """Return the image as uint8 of this shape (channels, height, width)."""
     from PIL import Image, ImageOps
 
     channels, height, width = shape
-    with _opened(path) as image:
-        image.draft(None, (2 * width, 2 * height))  # a JPEG can be decoded at a fraction of its size
-        turned = ImageOps.exif_transpose(image)
-        if turned.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's own conversion would cut them off at 255
-            turned = Image.fromarray(_in_bytes(np.asarray(turned, np.float32), turned.mode))
-        if turned.has_transparency_data:
-            over = turned.convert("RGBA")
-            turned = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
-        turned = turned.convert("L" if channels == 1 else "RGB")
-        turned = turned.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-        pixels = np.array(turned, np.uint8)
+    with _open(path) as opened:
+        opened.draft(None, (2 * width, 2 * height))  # JPEG can be decoded at a fraction of its size
+        image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's conversion would clip at 255
+            image = Image.fromarray(_to_uint8(np.asarray(image, np.float32), image.mode))
+        if image.has_transparency_data:
+            rgba = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        image = image.convert("L" if channels == 1 else "RGB")
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        pixels = np.array(image, np.uint8)
     return torch.from_numpy(pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-def _in_bytes(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
-    """Values of 16 bits in 8; of other wide modes by their size: fractions of 1, bytes, or 16 bits."""
+def _to_uint8(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
+    """Scale 16-bit values to 8 bits. The range of other wide modes is guessed: [0, 1], 8 bits or 16 bits."""
     values = np.nan_to_num(values)
-    most = values.max()
-    factor = 1 / 257 if mode.startswith("I;16") or most > 255 else 255 if mode == "F" and most <= 1 else 1
+    largest = values.max()
+    factor = 1 / 257 if mode.startswith("I;16") or largest > 255 else 255 if mode == "F" and largest <= 1 else 1
     return (values * factor).clip(0, 255).astype(np.uint8)
 
 
-def each(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
-    """The result of each call, or the exception it ended in, in order; threads work ahead a little."""
+def map_in_threads(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
+    """Yield the result of each call, or the exception it raised, in order. Threads work a few calls ahead."""
     check_installed()
-    workers = min(16, 2 * (os.cpu_count() or 1))
-    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+    threads = min(MAX_THREADS, 2 * (os.cpu_count() or 1))
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         from PIL import Image
 
-        warnings.filterwarnings("ignore", module="PIL")  # remarks on odd files that can be decoded all the same
+        warnings.filterwarnings("ignore", module="PIL")  # about unusual files that can be decoded
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        waiting = iter(paths)
-        ahead = [pool.submit(_caught, call, path) for path in itertools.islice(waiting, 8 * workers)]
-        while ahead:
-            done = ahead.pop(0).result()
-            ahead.extend(pool.submit(_caught, call, path) for path in itertools.islice(waiting, 1))
-            yield done
+        remaining = iter(paths)
+        pending = [pool.submit(_result_or_error, call, path) for path in itertools.islice(remaining, 8 * threads)]
+        while pending:
+            result = pending.pop(0).result()
+            pending.extend(pool.submit(_result_or_error, call, path) for path in itertools.islice(remaining, 1))
+            yield result
 
 
-def choose_shape(found: Sequence[tuple[int, int, bool]], size: int | None, *, their_net: bool) -> tuple[int, int, int]:
-    """Channels, height and width for images of these sizes.
+def choose_shape(
+    headers: Sequence[tuple[int, int, bool]], side: int | None, *, external_net: bool
+) -> tuple[int, int, int]:
+    """Return (channels, height, width) for images with these headers (`read_header`).
 
-    Without a size: 224 for a network of timm or torchvision; else the largest of 8, 16, 28, 32, 48 and 64 that is no
-    larger than the shorter side of half of the images. Grey where all are, and the network is one of ours.
+    The default side is 224 for a network of timm or torchvision, else the largest of 8, 16, 28, 32, 48 and 64 that is
+    at most the median of the shorter sides. Grayscale needs all images to be grayscale and a network of this package.
     """
-    if size is None:
-        shorter = statistics.median(min(width, height) for width, height, _ in found)
-        size = THEIR_NETS if their_net else max(side for side in SIZES if side <= max(shorter, SIZES[0]))
-    return (1 if all(grey for *_, grey in found) and not their_net else 3), size, size
+    if side is None:
+        shorter = statistics.median(min(width, height) for width, height, _ in headers)
+        side = EXTERNAL_NET_SIDE if external_net else max(side for side in SIDES if side <= max(shorter, SIDES[0]))
+    return (1 if all(gray for *_, gray in headers) and not external_net else 3), side, side
 
 
 def check_installed() -> None:
-    """Refuse where Pillow is missing."""
+    """Raise InputError if Pillow is missing."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
-        raise missing_package("Pillow", "images", "reading images") from error
+        raise missing_package_error("Pillow", "images", "reading images") from error
 
 
-def _caught(call: Callable[[Path], Any], path: Path) -> Any:
+def describe_error(error: Exception) -> str:
+    """Return why an image cannot be used, as a phrase that follows its name."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return f"does not exist (no file {error.filename})"
+    return f"cannot be decoded ({' '.join(str(error).split())[:120] or type(error).__name__})"
+
+
+def _result_or_error(call: Callable[[Path], Any], path: Path) -> Any:
     try:
         return call(path)
-    except Exception as error:  # Pillow raises many kinds on a broken file, SyntaxError among them
+    except Exception as error:  # Pillow raises many types for broken files, SyntaxError among them
         return error
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The image, its header read and its number of pixels found sensible."""
+def _open(path: Path) -> Iterator[Any]:
+    """Open an image: its header is read and its number of pixels checked."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise _too_large(f"{image.width}×{image.height}")
+            if image.width * image.height > MAX_PIXELS:
+                raise _too_large_error(f"{image.width}×{image.height}")
             yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         count = re.search(r"\d+", str(error))
-        raise _too_large(f"{int(count.group()):,}" if count else "too many") from error
+        raise _too_large_error(f"{int(count.group()):,}" if count else "too many") from error
     except UnidentifiedImageError as error:
         raise InputError("is not an image") from error
 
 
-def _too_large(pixels: str) -> InputError:
-    return InputError(f"has {pixels} pixels, more than the {MOST_PIXELS:,} that are decoded")
+def _too_large_error(pixels: str) -> InputError:
+    return InputError(f"has {pixels} pixels, more than the limit of {MAX_PIXELS:,}")

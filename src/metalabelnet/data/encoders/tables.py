@@ -1,16 +1,19 @@
-"""Tables: numbers standardised, categories as ones and zeros, gaps filled and marked."""
+"""Table rows as vectors: standardized numbers, one-hot categories, indicators of missing values.
+
+Numbers may be written 1234.5, 1,234.5 or 1.234,5, if the whole column uses one format.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.data.encoders.encoder import Inputs
-from metalabelnet.data.files.number_format import PLAIN, form_of, number
-from metalabelnet.data.rows import LARGEST
+from metalabelnet.data.encoders.encoder import Encoder
+from metalabelnet.data.rows import MAX_ABS_VALUE
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,110 +21,160 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-FEW = 20  # different texts may be a category, however few rows there are
-MOST_VALUES = 100  # of a category; rarer ones are all zeros, like a value that was never seen
+MISSING_VALUES = ("", "na", "n/a", "nan", "null", "none", "?")
+MIN_CATEGORY_VALUES = 20  # a column may have this many distinct texts as a category, however few rows there are
+MAX_ONE_HOT_VALUES = 100  # of a category; rarer values are encoded as zeros, like unseen ones
+MIN_NUMERIC_SHARE = 0.9  # of the cells of a numeric column that has a few mistyped ones
+
+PLAIN, POINT, COMMA = "1234.5", "1,234.5", "1.234,5"  # number formats
+_SPACED = r"[1-9]\d{0,2}(?:[ '\u2019\u00a0\u202f]\d{3})+"
+# With a decimal comma, a single group after a point (1.234) is rejected: it may as well be a decimal fraction.
+_PATTERNS = {
+    POINT: re.compile(rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:,\d{{3}})+|{_SPACED})(?:\.\d+)?"),
+    COMMA: re.compile(
+        rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?=,)|[1-9]\d{{0,2}}(?:\.\d{{3}}){{2,}}|{_SPACED})(?:,\d+)?"
+    ),
+}
 
 
-class Table(Inputs):
-    """Columns of numbers and of categories.
+class TableEncoder(Encoder):
+    """Encodes numeric and categorical columns.
 
-    A number becomes (value − mean) / deviation, and 0, the mean, where it is missing; where training rows have gaps a
-    further column says so. A category becomes a column for each of its values, all 0 for one never seen. A column
-    that has too many different texts for a category and is nearly all numbers is one of numbers; what is no number
-    there is mistyped, and an error of its row.
+    A number becomes (value − mean) / standard deviation, and 0, the mean, if it is missing. If training rows have
+    missing values, the column gets an indicator. A category becomes one column per value; an unseen value is all zeros.
+    A column with too many distinct texts for a category is numeric if nearly all of its cells are numbers; its other
+    cells are errors of their rows.
+
+    Parameters
+    ----------
+    column_configs : list of dict
+        Per column its name, and either the values of a category, or mean, deviation, missing-value indicator (`gaps`)
+        and number format (`form`).
     """
 
     kind = "table"
 
-    def __init__(self, parts: list[dict[str, Any]]) -> None:
-        self.parts = parts
-        self.columns = [part["name"] for part in parts]
-        self.shape = (sum(_width(part) for part in parts),)
+    def __init__(self, column_configs: list[dict[str, Any]]) -> None:
+        self.column_configs = column_configs
+        self.columns = [config["name"] for config in column_configs]
+        self.shape = (sum(_width(config) for config in column_configs),)
 
     @classmethod
-    def fit(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        """Learn means, deviations and categories from these rows."""
-        return cls([_fit(name, [row[k] for row in rows]) for k, name in enumerate(names)])
+    def fit(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TableEncoder:
+        """Fit means, deviations and categories to these rows."""
+        return cls([_fit_column(name, [row[k] for row in rows]) for k, name in enumerate(names)])
 
     def encode(self, items: Sequence[Sequence[str]]) -> Iterator[Tensor | str]:
-        """Each row's numbers."""
+        """Yield the vector of each row."""
         for row in items:
             try:
-                values = [v for part, cell in zip(self.parts, row, strict=True) for v in _encode(part, cell)]
+                values = [
+                    value
+                    for config, cell in zip(self.column_configs, row, strict=True)
+                    for value in _encode_cell(config, cell)
+                ]
             except InputError as error:
                 yield str(error)
             else:
                 yield torch.tensor(values, dtype=self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """The columns with their statistics."""
-        return {"kind": self.kind, "columns": self.parts}
+        """Return the columns with their statistics."""
+        return {"kind": self.kind, "columns": self.column_configs}
 
     @classmethod
-    def from_json(cls, about: dict[str, Any]) -> Table:
-        """The same columns and statistics."""
-        parts = list(about["columns"])
-        if not all("values" in part or part["deviation"] > 0 for part in parts):
+    def from_json(cls, config: dict[str, Any]) -> TableEncoder:
+        """Restore the encoder."""
+        column_configs = list(config["columns"])
+        if not all("values" in column or column["deviation"] > 0 for column in column_configs):
             raise ValueError("a deviation is not positive")
-        return cls(parts)
+        return cls(column_configs)
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell says nothing."""
-    return cell.strip().lower() in MISSING
+    """Whether a cell has no value."""
+    return cell.strip().lower() in MISSING_VALUES
 
 
-def is_name(cells: Sequence[str]) -> bool:
-    """Whether a column holds names or texts, a different one in most rows, from which nothing can be learned."""
-    said = [cell for cell in cells if not is_missing(cell)]
-    return _too_many(said) and form_of(said, strict=False) is None
+def is_identifier(cells: Sequence[str]) -> bool:
+    """Whether a column holds names or texts that differ in most rows, which is no feature."""
+    present = [cell for cell in cells if not is_missing(cell)]
+    return _has_too_many_values(present) and number_format(present, strict=False) is None
 
 
-def _too_many(said: Sequence[str]) -> bool:
-    """Whether these are too many different texts for a category."""
-    return len(set(said)) > max(FEW, len(said) / 2)
+def parse_number(cell: str, form: str = PLAIN) -> float | None:
+    """Return the number in a cell of a column with this number format, or None if it is not a number."""
+    if form != COMMA or "." not in cell:
+        try:
+            return float(cell)
+        except ValueError:
+            pass
+    if cell.strip().lower() in ("true", "false"):
+        return float(cell.strip().lower() == "true")
+    if form == PLAIN or not _PATTERNS[form].fullmatch(cell):
+        return None
+    digits = re.sub(r"[^\d.+-]" if form == POINT else r"[^\d,+-]", "", cell)
+    return float(digits.replace(",", "."))
 
 
-def _fit(name: str, cells: Sequence[str]) -> dict[str, Any]:
-    said = [cell for cell in cells if not is_missing(cell)]
-    if not said:
+def number_format(cells: Sequence[str], *, strict: bool = True) -> str | None:
+    """Return the format in which all cells (or, unless strict, nearly all) are numbers; None if there is none.
+
+    In a column where only 1,234 occurs, the comma separates thousands; one 0,123 or 12,5 makes it the decimal comma.
+    """
+    for form in (PLAIN, POINT, COMMA):
+        numeric = sum(parse_number(cell, form) is not None for cell in cells)
+        if numeric == len(cells) or (not strict and numeric >= MIN_NUMERIC_SHARE * len(cells)):
+            return form
+    return None
+
+
+def _has_too_many_values(cells: Sequence[str]) -> bool:
+    """Whether these cells have too many distinct texts for a category."""
+    return len(set(cells)) > max(MIN_CATEGORY_VALUES, len(cells) / 2)
+
+
+def _fit_column(name: str, cells: Sequence[str]) -> dict[str, Any]:
+    present = [cell for cell in cells if not is_missing(cell)]
+    if not present:
         raise InputError(f"column {name!r} is empty in all training rows; leave it out with --features")
-    form = form_of(said, strict=not _too_many(said))
+    form = number_format(present, strict=not _has_too_many_values(present))
     if form is None:
-        if _too_many(said):
+        if _has_too_many_values(present):
             raise InputError(
-                f"column {name!r} has {len(set(said))} different texts in {len(said)} rows, too many for a category; "
-                f"leave it out with --features, or read it with --text {name}"
+                f"column {name!r} has {len(set(present))} different texts in {len(present)} rows, too many for a "
+                f"category; leave it out with --features, or read it with --text {name}"
             )
-        common = Counter(said).most_common(MOST_VALUES)
+        common = Counter(present).most_common(MAX_ONE_HOT_VALUES)
         return {"name": name, "values": sorted(value for value, _ in common)}
-    found = [value for cell in said if (value := number(cell, form)) is not None]
-    values = torch.tensor(found, dtype=torch.float64)
+    numbers = [value for cell in present if (value := parse_number(cell, form)) is not None]
+    values = torch.tensor(numbers, dtype=torch.float64)
     if not torch.isfinite(values).all():
         raise InputError(f"column {name!r} has an infinite value; fill it in or leave the column out with --features")
     mean, deviation = float(values.mean()), float(values.std(correction=0))
     if not math.isfinite(deviation):
         raise InputError(
-            f"column {name!r} has numbers up to {float(values.abs().max()):g}, too large to be standardised; repair "
-            "them or leave the column out with --features"
+            f"column {name!r} has numbers up to {float(values.abs().max()):g}, too large to standardize; repair them, "
+            "or leave the column out with --features"
         )
-    part = {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(said) < len(cells)}
-    return part if form == PLAIN else part | {"form": form}
+    config = {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(present) < len(cells)}
+    return config if form == PLAIN else config | {"form": form}
 
 
-def _encode(part: dict[str, Any], cell: str) -> list[float]:
+def _encode_cell(config: dict[str, Any], cell: str) -> list[float]:
     missing = is_missing(cell)
-    if "values" in part:
-        return [float(not missing and cell == value) for value in part["values"]]
-    value = part["mean"] if missing else number(cell, part.get("form", PLAIN))
+    if "values" in config:
+        return [float(not missing and cell == value) for value in config["values"]]
+    value = config["mean"] if missing else parse_number(cell, config.get("form", PLAIN))
     if value is None or not math.isfinite(value):
-        raise InputError(f"has {cell[:40]!r} in the column {part['name']!r} of numbers")
-    scaled = (value - part["mean"]) / part["deviation"]
-    if abs(scaled) > LARGEST:
-        raise InputError(f"has {cell[:40]!r} in the column {part['name']!r}, too far from its mean {part['mean']:g}")
-    return [scaled, *([float(missing)] if part["gaps"] else [])]
+        raise InputError(f"has {cell[:40]!r} in the numeric column {config['name']!r}")
+    scaled = (value - config["mean"]) / config["deviation"]
+    if abs(scaled) > MAX_ABS_VALUE:
+        raise InputError(
+            f"has {cell[:40]!r} in the column {config['name']!r}, too far from its mean {config['mean']:g}"
+        )
+    return [scaled, *([float(missing)] if config["gaps"] else [])]
 
 
-def _width(part: dict[str, Any]) -> int:
-    return len(part["values"]) if "values" in part else 1 + bool(part["gaps"])
+def _width(config: dict[str, Any]) -> int:
+    return len(config["values"]) if "values" in config else 1 + bool(config["gaps"])

@@ -1,4 +1,4 @@
-"""The clean set: a file of ids and labels, a folder, or a column that marks rows."""
+"""The clean set: a file of ids and labels, a folder of images, or a column that marks rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from metalabelnet.data.files import duplicates, listing, table_file
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.errors import InputError, unknown
+from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,12 +21,25 @@ if TYPE_CHECKING:
     from metalabelnet.data.files.listing import Columns, Listing
     from metalabelnet.data.rows import DataSet
 
-USUAL_IDS = ("id", "path", "file", "filename", "image", "index", "")
+ID_COLUMNS = ("id", "path", "file", "filename", "image", "index", "")
+MAX_SUGGESTIONS_FROM = 10_000  # ids among which the closest one is suggested
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clean:
-    """A sample whose label is right: one of the data (its position there), or one beside it."""
+class CleanSample:
+    """A sample with a clean label.
+
+    Attributes
+    ----------
+    id : str
+        Its id.
+    label : str
+        Its clean label; "": the file excludes it from the clean set.
+    position : int or None
+        Its position in the data; None if it is not part of the data.
+    item : object
+        Its image path or cells, if the clean set provides them.
+    """
 
     id: str
     label: str
@@ -34,179 +47,184 @@ class Clean:
     item: Any = None
 
 
-def find(data: Listing, found: Columns, file: Path | None, gone: list[str] | None = None) -> list[Clean]:
-    """The clean samples that the data marks and the file names; what the file says of a sample counts.
+def find_clean_samples(
+    data: Listing, columns: Columns, file: Path | None, missing_ids: list[str] | None = None
+) -> list[CleanSample]:
+    """Return the samples that the data marks as clean and those in the file; the file takes precedence.
 
-    A sample that the data marks and the file names without a label is not clean.
-
-    gone  is told the ids of samples that are nowhere; without it they are refused
+    A sample that the data marks and the file lists without a label is not clean. Ids that do not exist are appended to
+    `missing_ids`; if it is None, they raise InputError.
     """
-    marked = [k for k, clean_column in enumerate(data.clean_column) if clean_column]
+    marked = [k for k, is_clean in enumerate(data.is_clean) if is_clean]
     for k in marked:
         if not data.labels[k]:
-            raise InputError(f"{data.source}: {data.ids[k]} is trusted but has no label")
-    clean = {k: Clean(id=data.ids[k], label=data.labels[k], position=k) for k in marked}
-    if found.clean_column is not None and not marked:
-        raise InputError(f"{data.source}: no row is trusted, {found.clean_column!r} is empty or false in all of them")
+            raise InputError(f"{data.source}: {data.ids[k]} is marked as clean but has no label; add one")
+    clean = {k: CleanSample(id=data.ids[k], label=data.labels[k], position=k) for k in marked}
+    if columns.clean_column is not None and not marked:
+        raise InputError(
+            f"{data.source}: no row is marked as clean; {columns.clean_column!r} is empty or false in all rows"
+        )
     if file is None:
         return list(clean.values())
-    inside: dict[int, Clean] = {}
-    outside: dict[str, Clean] = {}
-    for one in _from_folder(file, data) if file.is_dir() else _from_sheet(file, data, found, gone):
-        if one.position is None:
-            before = outside.setdefault(_place(one, len(outside)), one)
+    inside: dict[int, CleanSample] = {}
+    outside: dict[str, CleanSample] = {}
+    for sample in _from_folder(file, data) if file.is_dir() else _from_table(file, data, columns, missing_ids):
+        if sample.position is None:
+            first = outside.setdefault(_outside_key(sample, len(outside)), sample)
         else:
-            before = inside.setdefault(one.position, one)
-        if before.label != one.label:
-            raise InputError(f"{file}: {one.id} is there twice, as {before.label!r} and as {one.label!r}")
-    return [*(one for one in (clean | inside).values() if one.label), *outside.values()]
+            first = inside.setdefault(sample.position, sample)
+        if first.label != sample.label:
+            raise InputError(
+                f"{file}: {sample.id} occurs twice, as {first.label!r} and as {sample.label!r}; remove one of them"
+            )
+    return [*(sample for sample in (clean | inside).values() if sample.label), *outside.values()]
 
 
-def _place(one: Clean, number: int) -> str:
-    """What tells clean samples beside the data apart: where a file lies. Rows of a table may well be alike."""
-    return os.path.abspath(one.item) if isinstance(one.item, Path) else str(number)  # noqa: PTH100
+def _outside_key(sample: CleanSample, number: int) -> str:
+    """Return what identifies a clean sample outside of the data: the path of an image. Table rows may be identical."""
+    return os.path.abspath(sample.item) if isinstance(sample.item, Path) else str(number)  # noqa: PTH100
 
 
-def in_numbers(data: DataSet, file: Path) -> DataSet:
-    """Data that is numbers already, with what a file says of its training rows; ids are row numbers from 0."""
+def add_clean_labels(data: DataSet, file: Path) -> DataSet:
+    """Return a data set of tensors with the clean labels in a file, whose ids are row numbers from 0."""
     train, notes = data.train, []
-    known = {listing.normal(name): k for k, name in enumerate(data.classes)}
+    class_numbers = {listing.normalize_name(name): k for k, name in enumerate(data.classes)}
     rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids))
-    checked = torch.full_like(train.given, UNLABELED)
-    for one in find(rows, listing.Columns(kind="table"), file):
-        if one.label not in known:
-            raise unknown_class(one.label, known, "clean")
-        assert one.position is not None  # nothing but row numbers stands in the file
-        checked[one.position] = known[one.label]
-    clean = checked != UNLABELED
-    notes.append(f"{int(clean.sum())} clean samples in {file}")
-    held = duplicates.digests(train.x)
-    if (alike := duplicates.among(held, duplicates.pick(held, clean)) & ~clean).any():
-        notes.append(f"{int(alike.sum())} training samples are identical to clean ones and stay")
-    return dataclasses.replace(data, checked=checked, notes=(*data.notes, *notes))
+    clean_labels = torch.full_like(train.given, UNLABELED)
+    for sample in find_clean_samples(rows, listing.Columns(kind="table"), file):
+        if sample.label not in class_numbers:
+            raise listing.unknown_class_error(sample.label, class_numbers, "clean")
+        assert sample.position is not None  # the file has row numbers only
+        clean_labels[sample.position] = class_numbers[sample.label]
+    is_clean = clean_labels != UNLABELED
+    notes.append(f"{int(is_clean.sum())} clean samples in {file}")
+    digests = duplicates.digests(train.x)
+    if (identical := duplicates.is_among(digests, duplicates.select(digests, is_clean)) & ~is_clean).any():
+        notes.append(f"{int(identical.sum())} training samples are identical to clean ones and stay")
+    return dataclasses.replace(data, clean_labels=clean_labels, notes=(*data.notes, *notes))
 
 
-def _from_folder(folder: Path, data: Listing) -> list[Clean]:
+def _from_folder(folder: Path, data: Listing) -> list[CleanSample]:
     if data.kind != "image":
-        raise InputError(f"{folder} is a folder of images, but {data.source} holds {data.kind}s; give a table")
+        raise InputError(f"{folder} is a folder of images, but {data.source} contains {data.kind}s; give a table")
     files = listing.from_folder(folder)
     _check_labels(folder, files)
-    here = _places(data)
+    positions = _positions_by_path(data)
     return [
-        Clean(id=name, label=label, item=item, position=here.get(os.path.abspath(item)))  # noqa: PTH100
+        CleanSample(id=name, label=label, item=item, position=positions.get(os.path.abspath(item)))  # noqa: PTH100
         for name, label, item in zip(files.ids, files.labels, files.items, strict=True)
     ]
 
 
-def _from_sheet(file: Path, data: Listing, found: Columns, gone: list[str] | None) -> list[Clean]:
-    if not table_file.is_sheet(file):
-        absent = "" if file.exists() else " does not exist"
+def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[str] | None) -> list[CleanSample]:
+    if not table_file.is_table_file(file):
+        problem = "is not supported" if file.exists() else "does not exist"
         raise InputError(
-            f"{file}{absent}: a clean set is a number, a folder, or a table {', '.join(table_file.SUFFIXES)}"
+            f"{file} {problem}: a clean set is a number, a folder, or a table ({', '.join(table_file.SUFFIXES)})"
         )
-    names = table_file.header(file)
-    label = _label_column(file, names, found)
-    if data.kind == "image" or not found.samples or not set(found.samples) <= set(names):
-        name = _id_column(file, names, label, found)
-        rows = listing.from_sheet(file, listing.Columns(samples=(name,), label=label), data)
-        return _looked_up(file, rows, data, gone)
-    has_id = found.id if found.id in names else None  # here the samples themselves stand in the file
-    asked = listing.Columns(kind=data.kind, samples=found.samples, label=label, id=has_id)
-    rows = listing.from_sheet(file, asked, data)
+    names = table_file.column_names(file)
+    label = _label_column(file, names, columns)
+    if data.kind == "image" or not columns.samples or not set(columns.samples) <= set(names):
+        name = _id_column(file, names, label, columns)
+        rows = listing.from_table(file, listing.Columns(samples=(name,), label=label), data)
+        return _look_up(file, rows, data, missing_ids)
+    # The file has the sample columns of the data: it contains the samples themselves.
+    own_id = columns.id if columns.id in names else None
+    requested = listing.Columns(kind=data.kind, samples=columns.samples, label=label, id=own_id)
+    rows = listing.from_table(file, requested, data)
     _check_labels(file, rows)
-    here = _by_id(data, file) if has_id is not None else {}
+    positions = _positions_by_id(data, file) if own_id is not None else {}
     return [
-        Clean(id=name, label=y, item=item, position=here.get(listing.normal(name)))
+        CleanSample(id=name, label=y, item=item, position=positions.get(listing.normalize_name(name)))
         for name, y, item in zip(rows.ids, rows.labels, rows.items, strict=True)
     ]
 
 
-def _label_column(file: Path, names: list[str], found: Columns) -> str:
-    """The column of a clean set's file that says the right label: as in the data, by its name, or beside the ids."""
-    if found.label is not None and found.label in names:
-        return found.label
+def _label_column(file: Path, names: list[str], columns: Columns) -> str:
+    """Return the label column of a clean set: that of the data, a usual name, or the one beside the ids."""
+    if columns.label is not None and columns.label in names:
+        return columns.label
     name = listing.find_columns(file, listing.Columns(), [], needs_label=False).label
-    beside = [other for other in names if other.lower() not in USUAL_IDS]
-    if name is None and len(names) == 2 and len(beside) == 1:
-        name = beside[0]
+    others = [other for other in names if other.lower() not in ID_COLUMNS]
+    if name is None and len(names) == 2 and len(others) == 1:
+        name = others[0]
     if name is None:
-        raise InputError(f"{file}: which column is the label: {', '.join(names)}? call it {found.label or 'label'}")
+        raise InputError(
+            f"{file}: cannot tell which column is the label: {', '.join(names)}; rename it to "
+            f"{columns.label or 'label'}"
+        )
     return name
 
 
-def _id_column(file: Path, names: list[str], label: str, found: Columns) -> str:
-    """The column of a clean set's file that says which sample is meant."""
+def _id_column(file: Path, names: list[str], label: str, columns: Columns) -> str:
+    """Return the id column of a clean set: that of the data, a usual name, or the only one beside the label."""
     others = [name for name in names if name != label]
-    wanted = [found.id, *found.samples] if found.kind == "image" else [found.id]
-    for name in wanted:
+    preferred = [columns.id, *columns.samples] if columns.kind == "image" else [columns.id]
+    for name in preferred:
         if name is not None and name in others:
             return name
     lower = {name.lower(): name for name in reversed(others)}
-    name = next((lower[word] for word in USUAL_IDS if word in lower), None)
+    name = next((lower[word] for word in ID_COLUMNS if word in lower), None)
     if name is None and len(others) == 1:
         name = others[0]
     if name is None:
-        raise InputError(f"{file}: which column says the sample: {', '.join(others)}? call it id")
+        raise InputError(f"{file}: cannot tell which column has the ids: {', '.join(others)}; rename it to id")
     return name
 
 
-def _looked_up(file: Path, rows: Listing, data: Listing, gone: list[str] | None) -> list[Clean]:
-    """The samples of the data that the ids mean; for images also files beside the data.
+def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | None) -> list[CleanSample]:
+    """Return the samples of the data with these ids; for images also files outside of the data.
 
-    Of a path other spellings are found too: ./cats/1.jpg, and with backslashes, as Windows writes it. Only a sample
-    that the data marks as clean may have no label.
+    Other spellings of a path are accepted too: ./cats/1.jpg, and backslashes as on Windows. Only a sample that the data
+    marks as clean may have no label.
     """
-    by_id = _by_id(data, file)
-    by_path = _places(data) if data.kind == "image" else {}
+    by_id = _positions_by_id(data, file)
+    by_path = _positions_by_path(data) if data.kind == "image" else {}
     folder = data.source if data.source.is_dir() else data.source.parent
     clean = []
     for name, label in zip(rows.ids, rows.labels, strict=True):
-        position, item = by_id.get(listing.normal(name)), None
+        position, item = by_id.get(listing.normalize_name(name)), None
         if position is None and data.kind == "image":
-            spelt = dict.fromkeys((name, name.replace("\\", "/")))
-            for path in (place / way for way in spelt for place in (folder, file.parent, Path())):
+            spellings = dict.fromkeys((name, name.replace("\\", "/")))
+            for path in (root / spelling for spelling in spellings for root in (folder, file.parent, Path())):
                 position = by_path.get(os.path.abspath(path)) if position is None else position  # noqa: PTH100
                 item = path if path.is_file() else item
         if position is not None or item is not None:
-            if not label and not (position is not None and data.clean_column and data.clean_column[position]):
+            is_marked = position is not None and bool(data.is_clean) and data.is_clean[position]
+            if not label and not is_marked:
                 raise InputError(
-                    f"{file}: {name} has no label, but a clean sample needs one; only a row that --clean-column marks may "
-                    "have none, and is left out then"
+                    f"{file}: {name} has no label, but a clean sample needs one; only a row that --clean-column marks "
+                    "may have none, which excludes it from the clean set"
                 )
-            clean.append(Clean(id=name, label=label, position=position, item=item))
-        elif gone is None:
-            raise InputError(f"{file}: {_no_sample(name, by_id, data.source)}")
+            clean.append(CleanSample(id=name, label=label, position=position, item=item))
+        elif missing_ids is None:
+            raise InputError(f"{file}: {_no_sample_message(name, by_id, data.source)}")
         else:
-            gone.append(name)
+            missing_ids.append(name)
     return clean
 
 
-def _by_id(data: Listing, file: Path) -> dict[str, int]:
-    """The place of each sample by its name, which no other may have."""
-    by_id = {listing.normal(name): k for k, name in enumerate(data.ids)}
+def _positions_by_id(data: Listing, file: Path) -> dict[str, int]:
+    """Return the position of each sample by its id; raise InputError if an id is not unique."""
+    by_id = {listing.normalize_name(name): k for k, name in enumerate(data.ids)}
     if len(by_id) < len(data.ids):
-        twice = next(name for k, name in enumerate(data.ids) if by_id[listing.normal(name)] != k)
+        duplicate = next(name for k, name in enumerate(data.ids) if by_id[listing.normalize_name(name)] != k)
         raise InputError(
-            f"{data.source}: two samples have the id {twice!r}, so that {file} cannot say which it means; name a "
-            "column of different ones with --id"
+            f"{data.source}: two samples have the id {duplicate!r}, so the ids in {file} are ambiguous; name a column "
+            "of unique ids with --id"
         )
     return by_id
 
 
-def _no_sample(name: str, known: Iterable[str], source: Path) -> str:
-    nearest = difflib.get_close_matches(name, list(known)[:10_000], n=1)
-    return f"there is no sample {name!r} in {source}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+def _no_sample_message(name: str, known: Iterable[str], source: Path) -> str:
+    closest = difflib.get_close_matches(name, list(known)[:MAX_SUGGESTIONS_FROM], n=1)
+    return f"there is no sample {name!r} in {source}" + (f"; did you mean {closest[0]!r}?" if closest else "")
 
 
-def _places(data: Listing) -> dict[str, int]:
+def _positions_by_path(data: Listing) -> dict[str, int]:
     return {os.path.abspath(item): k for k, item in enumerate(data.items)}  # noqa: PTH100
 
 
 def _check_labels(file: Path, rows: Listing) -> None:
     if "" in rows.labels:
         raise InputError(f"{file}: {rows.ids[rows.labels.index('')]} has no label, but a clean sample needs one")
-
-
-def unknown_class(name: str, known: Iterable[str], what: str) -> InputError:
-    """A label that the training data does not have."""
-    return InputError(f"{what} labels: {unknown('class', name, known)}; the training labels have no such class")

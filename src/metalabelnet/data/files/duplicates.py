@@ -1,4 +1,4 @@
-"""Copies: samples that hold the same numbers as one of another part of the data."""
+"""Exact duplicates: samples that are identical to one of another part of the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.data.disk_tensor import chunks
-from metalabelnet.data.files.listing import some
+from metalabelnet.data.files.listing import shorten_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,37 +20,38 @@ if TYPE_CHECKING:
 
 
 def digests(x: Samples) -> list[bytes]:
-    """What stands for the numbers of each sample."""
+    """Return the SHA-256 digest of each sample."""
     return [hashlib.sha256(row.tobytes()).digest() for chunk in chunks(x) for row in chunk.numpy()]
 
 
-def among(which: Sequence[bytes], others: Iterable[bytes]) -> Tensor:
-    """Which of these are among the others."""
+def is_among(values: Sequence[bytes], others: Iterable[bytes]) -> Tensor:
+    """Return a mask of the digests that are among the others."""
     known = {*others}
-    return torch.tensor([one in known for one in which], dtype=torch.bool)
+    return torch.tensor([value in known for value in values], dtype=torch.bool)
 
 
-def pick(values: Sequence[bytes], mask: Tensor) -> list[bytes]:
-    """Those that the mask has."""
+def select(values: Sequence[bytes], mask: Tensor) -> list[bytes]:
+    """Return the digests where the mask is true."""
     return [values[k] for k in mask.nonzero()[:, 0].tolist()]
 
 
-def in_test(names: Sequence[str], tests: int, *, table: bool) -> list[str]:
-    """What is to be said of test samples with these names that are copies, if there are some.
+def duplicates_note(duplicates: Sequence[str], test_size: int, *, table: bool) -> list[str]:
+    """Return the note about test samples (by id) that are identical to training or clean ones, if there are any.
 
-    They stay, because a person has chosen what is tested on. Two rows of a table may well be alike and no copies.
+    They stay, because the user chose the test set. Identical table rows may be different samples.
     """
-    if not names:
+    if not duplicates:
         return []
-    found = f"{len(names)} of {tests} test samples are identical to training or clean ones and stay: {some(names)}"
-    return [f"{found}; {'where these are copies, ' * table}they flatter the test accuracy"]
+    count = f"{len(duplicates)} of {test_size} test samples are identical to training or clean ones and stay"
+    effect = f"{'if these are copies, ' * table}they inflate the test accuracy"
+    return [f"{count}: {shorten_list(duplicates)}; {effect}"]
 
 
-def noted(data: DataSet) -> list[str]:
-    """The same of data whose parts are separate from the start."""
+def note_on_test_duplicates(data: DataSet) -> list[str]:
+    """Return the note about duplicates in the test part of a data set, if there are any."""
     if data.test is None:
         return []
-    learned = [part.x for part in (data.train, data.clean) if part is not None]
-    found = among(digests(data.test.x), (digest for x in learned for digest in digests(x)))
-    names = [data.test.ids[k] for k in found.nonzero()[:, 0].tolist()]
-    return in_test(names, len(data.test), table=not data.test.is_image)
+    others = [part.x for part in (data.train, data.clean) if part is not None]
+    mask = is_among(digests(data.test.x), (digest for x in others for digest in digests(x)))
+    ids = [data.test.ids[k] for k in mask.nonzero()[:, 0].tolist()]
+    return duplicates_note(ids, len(data.test), table=not data.test.is_image)

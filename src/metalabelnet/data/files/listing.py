@@ -1,9 +1,10 @@
-"""What samples there are, before any of them is read: a folder with a subfolder per class, or the rows of a table."""
+"""Lists of samples before any of them is read: images in one subfolder per class, or the rows of a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 import re
 import unicodedata
@@ -14,27 +15,41 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.encoders import images, tables
 from metalabelnet.data.files import table_file
-from metalabelnet.data.rows import NO_LABEL
-from metalabelnet.errors import InputError
+from metalabelnet.data.rows import UNLABELED_NAMES
+from metalabelnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-NO_LABEL_FOLDER = "_unlabeled"
-PARTS = {"train", "training", "val", "valid", "validation", "test"}  # folders that many data sets come in
-WHOLE = re.compile(r"[+-]?\d+(\.0+)?")
-LABEL_NAMES = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
-ID_NAMES = ("id", "index")
-SAVED_INDEX = "__index_level_0__"
-TRUE_LABEL_NAMES = ("true", "truth", "true_label")
-LOOKED_AT = 200  # rows, to guess what a column holds
-WORDS = 3  # in half of the cells or more: a column of texts
-CLEARLY = 8  # words in half of the cells: texts, even beside columns of a table, and no names or addresses
+UNLABELED_FOLDER = "_unlabeled"
+SPLIT_FOLDERS = {"train", "training", "val", "valid", "validation", "test"}  # folders that are parts, not classes
+INTEGER = re.compile(r"[+-]?\d+(\.0+)?")
+LABEL_COLUMNS = ("label", "labels", "class", "target", "y", "category", "noisy_label", "given")
+ID_COLUMNS = ("id", "index")
+PANDAS_INDEX_COLUMN = "__index_level_0__"  # of a data frame's index in a Parquet file
+TRUE_LABEL_COLUMNS = ("true", "truth", "true_label")
+MAX_ROWS_FOR_GUESS = 200  # rows that are read to guess what a column holds
+MIN_IMAGE_SHARE = 0.9  # a column with more image paths than this holds images
+MIN_TEXT_WORDS = 3  # in half of the cells or more: a column of texts
+MIN_PROSE_WORDS = 8  # in half of the cells: texts, not names or addresses, even beside feature columns
+MIN_CLASS_LIMIT = 20  # distinct labels that are accepted as classes, however few rows there are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which columns of a table hold what. `samples` are those a sample is made of."""
+    """The roles of table columns.
+
+    Attributes
+    ----------
+    kind : str
+        `image`, `text` or `table`.
+    samples : tuple of str
+        The columns that a sample is made of.
+    label, id, clean_column, true_label : str or None
+        The columns of given labels, ids, marks of the clean set, and true labels.
+    left_out : tuple of str
+        Columns without a role.
+    """
 
     kind: str = "image"
     samples: tuple[str, ...] = ()
@@ -42,233 +57,311 @@ class Columns:
     id: str | None = None
     clean_column: str | None = None
     true_label: str | None = None
-    left_out: tuple[str, ...] = ()  # columns nobody asked for that are no part of a sample
+    left_out: tuple[str, ...] = ()
 
-    def said(self) -> str:
-        """In words."""
-        many = f"{len(self.samples)} feature{'s' if len(self.samples) > 1 else ''}"
-        held = f"{self.kind} in {self.samples[0]!r}" if self.kind != "table" else many
-        more = [
-            f"{what} in {name!r}" for what in ("label", "id", "true_label") if (name := getattr(self, what)) is not None
+    def describe(self) -> str:
+        """Return the roles as text, for messages."""
+        features = f"{len(self.samples)} feature{'s' if len(self.samples) > 1 else ''}"
+        samples = f"{self.kind} in {self.samples[0]!r}" if self.kind != "table" else features
+        others = [
+            f"{what} in {name!r}"
+            for what, name in (("label", self.label), ("id", self.id), ("true label", self.true_label))
+            if name is not None
         ]
-        out = [f"left out: {some(self.left_out)}"] if self.left_out else []
-        return "; ".join([", ".join([held, *more]), *out])
+        left_out = [f"left out: {shorten_list(self.left_out)}"] if self.left_out else []
+        return "; ".join([", ".join([samples, *others]), *left_out])
 
 
 @dataclass(kw_only=True)
 class Listing:
-    """Samples with what is known of them: paths or cells, names, labels ("" where there is none)."""
+    """Samples that have not been read, one entry of each list per sample.
+
+    Attributes
+    ----------
+    source : Path
+        The folder or table.
+    kind : str
+        `image`, `text` or `table`.
+    items : list
+        Image paths, or lists of cells.
+    ids : list of str
+        Ids.
+    labels : list of str
+        Given labels; "": unlabeled.
+    is_clean : list of bool
+        Whether the source marks the sample as clean.
+    true_labels : list of str
+        True labels; "": unknown.
+    """
 
     source: Path
     kind: str
     items: list[Any] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    clean_column: list[bool] = field(default_factory=list)
-    true_label: list[str] = field(default_factory=list)
+    is_clean: list[bool] = field(default_factory=list)
+    true_labels: list[str] = field(default_factory=list)
 
-    def add(self, item: Any, name: str, label: str = "", *, clean_column: bool = False, true_label: str = "") -> None:
-        """One more."""
+    def add(self, item: Any, name: str, label: str = "", *, is_clean: bool = False, true_label: str = "") -> None:
+        """Append a sample."""
         self.items.append(item)
         self.ids.append(name)
-        self.labels.append("" if label in NO_LABEL else label)
-        self.clean_column.append(clean_column)
-        self.true_label.append("" if true_label in NO_LABEL else true_label)
+        self.labels.append("" if label in UNLABELED_NAMES else label)
+        self.is_clean.append(is_clean)
+        self.true_labels.append("" if true_label in UNLABELED_NAMES else true_label)
 
 
 def from_folder(path: Path) -> Listing:
-    """Images in a folder: the first subfolder on the way to one is its class, `_unlabeled` stands for none."""
+    """List the images in a folder. The first subfolder in an image's path is its class, `_unlabeled` for none."""
     listing = Listing(source=path, kind="image")
     for file in image_files(path):
         inside = file.relative_to(path)
         if len(inside.parts) == 1:
             raise InputError(
-                f"{file} lies beside the folders of the classes; put it into one, or into {path / NO_LABEL_FOLDER}"
+                f"{file} is outside of the class folders; move it into one, or into {path / UNLABELED_FOLDER}"
             )
-        label = "" if inside.parts[0] == NO_LABEL_FOLDER else normal(inside.parts[0])
+        label = "" if inside.parts[0] == UNLABELED_FOLDER else normalize_name(inside.parts[0])
         listing.add(file, inside.as_posix(), label)
     names = sorted({*listing.labels})
-    if {*names} <= PARTS and all(name.count("/") > 1 for name in listing.ids) and listing.items:
+    if {*names} <= SPLIT_FOLDERS and all(name.count("/") > 1 for name in listing.ids) and listing.items:
         raise InputError(
-            f"{path}: {', '.join(names)} look like parts of the data, not like classes; give the one to train on as "
-            "data, and the one to measure on with --test"
+            f"{path}: {', '.join(names)} look like parts of a data set, not like classes; give the training part as "
+            "data, and the test part with --test"
         )
     if not listing.items:
-        raise InputError(f"{path}: has no images (*{', *'.join(images.SUFFIXES)}) in a subfolder per class")
+        raise InputError(f"{path}: no images (*{', *'.join(images.SUFFIXES)}) in subfolders, one per class")
     return listing
 
 
 def image_files(folder: Path) -> list[Path]:
-    """All images below a folder, in an order that does not depend on the file system; hidden ones left out."""
-    found = [file for file in _files(folder) if images.is_image(file)]
-    for name in (file.relative_to(folder).as_posix() for file in found):
-        if name.encode(errors="ignore").decode() != name:  # bytes that stand for no character
-            raise InputError(f"{folder}: the name {name!r} is not UTF-8, and no table can hold it; rename the file")
-    return found
+    """Return all images below a folder, sorted by path, without hidden files."""
+    files = [file for file in _files(folder) if images.is_image(file)]
+    for name in (file.relative_to(folder).as_posix() for file in files):
+        if name.encode(errors="ignore").decode() != name:  # bytes that are no characters
+            raise InputError(
+                f"{folder}: the file name {name!r} is not UTF-8 and cannot be written to a table; rename the file"
+            )
+    return files
 
 
 def other_files(folder: Path) -> Counter[str]:
-    """How many files below a folder have a name that is not an image's, by its ending; hidden ones left out."""
-    return Counter(file.suffix.lower() or "without an ending" for file in _files(folder) if not images.is_image(file))
+    """Return how many files below a folder are not images, by suffix, without hidden files."""
+    return Counter(file.suffix.lower() or "without a suffix" for file in _files(folder) if not images.is_image(file))
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files below a folder, links to folders followed, none of which leads back to where it is."""
-    found = []
-    above: dict[Path, tuple[Path, ...]] = {folder: (folder.resolve(),)}
-    for place, folders, files in os.walk(folder, followlinks=True):
-        way = above.pop(Path(place))
-        real = {name: Path(place, name).resolve() for name in folders if not name.startswith(".")}
-        folders[:] = [name for name, there in real.items() if there not in way]
-        above |= {Path(place, name): (*way, real[name]) for name in folders}
-        found += [Path(place, name) for name in files if not name.startswith(".")]
-    return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
+    """Return all files below a folder. Links to folders are followed, except to a parent folder."""
+    files = []
+    parents: dict[Path, tuple[Path, ...]] = {folder: (folder.resolve(),)}
+    for current, subfolders, names in os.walk(folder, followlinks=True):
+        chain = parents.pop(Path(current))
+        resolved = {name: Path(current, name).resolve() for name in subfolders if not name.startswith(".")}
+        subfolders[:] = [name for name, target in resolved.items() if target not in chain]
+        parents |= {Path(current, name): (*chain, resolved[name]) for name in subfolders}
+        files += [Path(current, name) for name in names if not name.startswith(".")]
+    return sorted(files, key=lambda file: file.relative_to(folder).as_posix())
 
 
-def from_sheet(path: Path, found: Columns, train: Listing | None = None) -> Listing:
-    """The rows of a table; `train` has the classes that they are of, where they are not the training rows."""
-    listing = Listing(source=path, kind=found.kind)
-    named = [found.label, found.id, found.clean_column, found.true_label]
-    wanted = [*found.samples, *(name for name in named if name is not None)]
-    width = len(found.samples)
-    for number, cells in enumerate(table_file.rows(path, wanted)):
+def from_table(path: Path, columns: Columns, train: Listing | None = None) -> Listing:
+    """List the rows of a table. `train` is the training data, if these are other rows: labels follow its spelling."""
+    listing = Listing(source=path, kind=columns.kind)
+    others = [columns.label, columns.id, columns.clean_column, columns.true_label]
+    wanted = [*columns.samples, *(name for name in others if name is not None)]
+    width = len(columns.samples)
+    for number, cells in enumerate(table_file.iterate_rows(path, wanted)):
         values = dict(zip(wanted[width:], cells[width:], strict=True))
-        item = path.parent / cells[0] if found.kind == "image" else cells[:width]
-        own = cells[0] if found.kind == "image" else str(number)
+        item = path.parent / cells[0] if columns.kind == "image" else cells[:width]
+        default_id = cells[0] if columns.kind == "image" else str(number)
+        mark = columns.clean_column
         listing.add(
             item,
-            values[found.id] if found.id is not None else own,
-            normal(values[found.label]) if found.label is not None else "",
-            clean_column=found.clean_column is not None
-            and truthy(values[found.clean_column], number, found.clean_column, path),
-            true_label=normal(values[found.true_label]) if found.true_label is not None else "",
+            values[columns.id] if columns.id is not None else default_id,
+            normalize_name(values[columns.label]) if columns.label is not None else "",
+            is_clean=mark is not None and parse_bool(values[mark], number, mark, path),
+            true_label=normalize_name(values[columns.true_label]) if columns.true_label is not None else "",
         )
     if not listing.items:
-        raise InputError(f"{path}: has no rows below its first line")
-    if train is None or not any(WHOLE.fullmatch(name) and "." in name for name in {*train.labels, *train.true_label}):
-        listing.labels, listing.true_label = _whole(listing.labels, listing.true_label)
+        raise InputError(f"{path}: there are no rows below the first line")
+    train_labels = {*train.labels, *train.true_labels} if train is not None else set()
+    if not any(INTEGER.fullmatch(name) and "." in name for name in train_labels):
+        listing.labels, listing.true_labels = _to_integers(listing.labels, listing.true_labels)
     return listing
 
 
-def _whole(*parts: list[str]) -> list[list[str]]:
-    """Class numbers that became decimal fractions, 1.0 and -1.0, as numbers again: pandas makes them so beside gaps."""
-    if not all(WHOLE.fullmatch(name) for part in parts for name in part if name):
-        return list(parts)
-    numbers = [[name.partition(".")[0] for name in part] for part in parts]
-    return [["" if name in NO_LABEL else name for name in part] for part in numbers]
+def _to_integers(*lists: list[str]) -> list[list[str]]:
+    """Undo the conversion of class numbers to floats (1.0, -1.0), which pandas does in columns with missing values."""
+    if not all(INTEGER.fullmatch(name) for labels in lists for name in labels if name):
+        return list(lists)
+    numbers = [[name.partition(".")[0] for name in labels] for labels in lists]
+    return [["" if name in UNLABELED_NAMES else name for name in labels] for labels in numbers]
 
 
-def find_columns(path: Path, asked: Columns, features: Sequence[str] | None, *, needs_label: bool = True) -> Columns:
-    """Which columns hold what: as asked, and guessed where nothing was asked and it is clear."""
-    names = table_file.header(path)
-    named = (asked.label, asked.id, asked.clean_column, asked.true_label, *asked.samples, *(features or ()))
-    table_file.find([name for name in named if name is not None], names, path)
-    of_samples = {*asked.samples, *(features or ())}
-    others = [name for name in names if name not in of_samples]  # y may be a coordinate, if somebody says so
-    label = asked.label if asked.label is not None else _named(others, LABEL_NAMES)
-    if label is None and needs_label:
-        raise InputError(f"{path}: which column is the label? name one of {', '.join(names)} with --label")
-    found = dataclasses.replace(
-        asked,
-        label=label,
-        id=asked.id if asked.id is not None else id_column(others),
-        true_label=asked.true_label if asked.true_label is not None else _named(others, TRUE_LABEL_NAMES),
+def class_names(train: Listing, clean_labels: Sequence[str], test: Listing | None) -> tuple[str, ...]:
+    """Return the class names: those of the training labels, in numerical, then alphabetical order."""
+    known = {*train.labels, *train.true_labels} - {""}
+    for what, labels in (("clean", clean_labels), ("test", test.labels if test else ())):
+        for name in labels:
+            if name not in known:
+                raise unknown_class_error(name, known, what)
+    missing = sorted(name for name in known - {*clean_labels} if clean_labels and tables.is_missing(name))
+    if missing:
+        raise InputError(
+            f"{train.source}: the label of {train.labels.count(missing[0])} rows is {missing[0]!r}; leave the cell "
+            "empty for unlabeled rows, or add a clean sample of that class"
+        )
+    if len(known) < 2:
+        raise InputError(f"{train.source}: there must be at least 2 classes, not {len(known)}")
+    labeled = sum(label != "" for label in train.labels)
+    if len(known) > max(MIN_CLASS_LIMIT, labeled / 2):
+        raise InputError(
+            f"{train.source}: {len(known)} different labels in {labeled} rows are too many for classes; "
+            "name the column of labels with --label"
+        )
+    return tuple(sorted(known, key=_class_order))
+
+
+def _class_order(name: str) -> tuple[bool, float, str]:
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    return (False, number, name) if math.isfinite(number) else (True, 0.0, name)  # NaN cannot be ordered
+
+
+def unknown_class_error(name: str, known: Iterable[str], what: str) -> InputError:
+    """Return the error for a label that is not among the training labels."""
+    return InputError(f"{what} labels: {unknown_name_error('class', name, known)}; no training label has this class")
+
+
+def find_columns(
+    path: Path, requested: Columns, features: Sequence[str] | None, *, needs_label: bool = True
+) -> Columns:
+    """Return the roles of the columns: as requested, and guessed where nothing is requested and it is unambiguous."""
+    names = table_file.column_names(path)
+    sample_columns = {*requested.samples, *(features or ())}
+    columns = (
+        *(requested.label, requested.id, requested.clean_column, requested.true_label),
+        *requested.samples,
+        *(features or ()),
     )
-    taken = {found.label, found.id, found.clean_column, found.true_label}
-    for what in ("label", "true_label", "clean_column"):
-        if (name := getattr(found, what)) is not None and name in of_samples:
+    table_file.column_positions([name for name in columns if name is not None], names, path)
+    others = [name for name in names if name not in sample_columns]  # y may be a feature, if it is requested as one
+    label = requested.label if requested.label is not None else _first_present(others, LABEL_COLUMNS)
+    if label is None and needs_label:
+        raise InputError(f"{path}: cannot tell which column is the label; choose from {', '.join(names)} with --label")
+    found = dataclasses.replace(
+        requested,
+        label=label,
+        id=requested.id if requested.id is not None else id_column(others),
+        true_label=(
+            requested.true_label if requested.true_label is not None else _first_present(others, TRUE_LABEL_COLUMNS)
+        ),
+    )
+    for role in ("label", "true_label", "clean_column"):
+        if (name := getattr(found, role)) is not None and name in sample_columns:
+            option = f"--{role.replace('_', '-')}"
             raise InputError(
-                f"{path}: the column {name!r} is that of --{what} and no part of a sample too; leave it out of the "
-                f"sample, or name another column with --{what}"
+                f"{path}: the column {name!r} is that of {option} and cannot be part of a sample; leave it out of the "
+                f"sample, or name another column with {option}"
             )
-    if asked.samples:
+    if requested.samples:
         return found
     if features is not None:
         return dataclasses.replace(found, kind="table", samples=tuple(features))
+    taken = {found.label, found.id, found.clean_column, found.true_label}
     free = [name for name in names if name not in taken]
-    cells = list(itertools.islice(table_file.rows(path, free), LOOKED_AT)) if free else []
+    cells = list(itertools.islice(table_file.iterate_rows(path, free), MAX_ROWS_FOR_GUESS)) if free else []
     if free and not cells:
-        raise InputError(f"{path}: has no rows below its first line")
-    by_name = dict(zip(free, zip(*cells, strict=True), strict=True)) if cells else {}
-    return dataclasses.replace(found, **_guess_samples(by_name, path))
+        raise InputError(f"{path}: there are no rows below the first line")
+    by_column = dict(zip(free, zip(*cells, strict=True), strict=True)) if cells else {}
+    return dataclasses.replace(found, **_guess_samples(by_column, path))
 
 
-def without(found: Columns, rows: Listing, places: Sequence[int]) -> tuple[Columns, Listing]:
-    """The same table without some of the columns of its samples."""
-    kept = [k for k in range(len(found.samples)) if k not in places]
-    if not kept:
-        raise InputError(f"{rows.source}: no column is left for a sample; name them with --features")
-    rows.items = [[row[k] for k in kept] for row in rows.items]
-    out = (*found.left_out, *(found.samples[k] for k in places))
-    return dataclasses.replace(found, samples=tuple(found.samples[k] for k in kept), left_out=out), rows
+def drop_columns(columns: Columns, rows: Listing, positions: Sequence[int]) -> tuple[Columns, Listing]:
+    """Remove some of the sample columns of a table."""
+    remaining = [k for k in range(len(columns.samples)) if k not in positions]
+    if not remaining:
+        raise InputError(f"{rows.source}: no column is left for a sample; name the feature columns with --features")
+    rows.items = [[row[k] for k in remaining] for row in rows.items]
+    left_out = (*columns.left_out, *(columns.samples[k] for k in positions))
+    samples = tuple(columns.samples[k] for k in remaining)
+    return dataclasses.replace(columns, samples=samples, left_out=left_out), rows
 
 
-def truthy(cell: str, row: int, name: str, path: Path) -> bool:
-    """Whether a row is one to trust."""
+def parse_bool(cell: str, row: int, column: str, path: Path) -> bool:
+    """Return the truth value of a cell; a missing value is false."""
     text = cell.lower()
     if text in ("1", "1.0", "true", "t", "yes", "y", "x"):
         return True
     if text in ("0", "0.0", "false", "f", "no", "n") or tables.is_missing(text):
         return False
-    raise InputError(f"{path}: row {row} has {cell!r} in the column {name!r}; give 1 or 0, true or false, yes or no")
+    raise InputError(f"{path}: row {row} has {cell!r} in the column {column!r}; give 1 or 0, true or false, yes or no")
 
 
-def normal(name: str) -> str:
-    """One spelling of a name: file systems differ in how they write an umlaut."""
+def normalize_name(name: str) -> str:
+    """Return the name in Unicode form NFC: file systems differ in how they store accents."""
     return unicodedata.normalize("NFC", name)
 
 
 def id_column(names: Sequence[str]) -> str | None:
-    """The column that names the samples. One without a name, the first, holds row numbers somebody saved along.
-
-    In a Parquet file of pandas those stand in the last column, under a name of its own.
-    """
-    saved_along = "" if names[:1] == [""] else SAVED_INDEX if SAVED_INDEX in names else None
-    return _named(names, ID_NAMES) or saved_along
+    """Return the column of ids. An unnamed first column, or pandas' index in a Parquet file, holds row numbers."""
+    saved_index = "" if names[:1] == [""] else PANDAS_INDEX_COLUMN if PANDAS_INDEX_COLUMN in names else None
+    return _first_present(names, ID_COLUMNS) or saved_index
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """A few of these names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(name or "''" for name in names[:most]) + more
+def shorten_list(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(name or "''" for name in names[:limit]) + more
 
 
-def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """The first of the wanted names that is there, in whatever case."""
+def _first_present(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """Return the first wanted name that is among the names, ignoring case."""
     lower = {name.lower(): name for name in reversed(names)}
     return next((lower[name] for name in wanted if name in lower), None)
 
 
 def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, Any]:
-    paths = [name for name, values in cells.items() if _share(values, lambda v: images.is_image(Path(v))) > 0.9]
-    texts = [name for name, values in cells.items() if _share(values, lambda v: len(v.split()) >= WORDS) >= 0.5]
-    names = [name for name, values in cells.items() if tables.is_name(values)]
-    useful = [name for name in cells if name not in (*names, *texts) and not all(map(tables.is_missing, cells[name]))]
-    if useful:
-        texts = [name for name in texts if name in names]  # a few different ones are a category
+    """Return kind, sample columns and left-out columns, guessed from the first cells of each column."""
+
+    def is_path(cell: str) -> bool:
+        return images.is_image(Path(cell))
+
+    def has_words(least: int) -> Callable[[str], bool]:
+        return lambda cell: len(cell.split()) >= least
+
+    paths = [name for name, values in cells.items() if _share(values, is_path) > MIN_IMAGE_SHARE]
+    texts = [name for name, values in cells.items() if _share(values, has_words(MIN_TEXT_WORDS)) >= 0.5]
+    identifiers = [name for name, values in cells.items() if tables.is_identifier(values)]
+    features = [
+        name for name in cells if name not in (*identifiers, *texts) and not all(map(tables.is_missing, cells[name]))
+    ]
+    if features:
+        texts = [name for name in texts if name in identifiers]  # a few distinct texts are a category
     for kind, candidates in (("image", paths), ("text", texts)):
         if len(candidates) > 1:
             raise InputError(
-                f"{path}: which column is the {kind}: {', '.join(candidates)}? name it with --{kind}, or the columns "
-                "of a table with --features"
+                f"{path}: cannot tell which column is the {kind}: {', '.join(candidates)}; name it with --{kind}, or "
+                "the columns of a table with --features"
             )
         if candidates:
             (found,) = candidates
-            if kind == "text" and useful and _share(cells[found], lambda v: len(v.split()) >= CLEARLY) < 0.5:
+            if kind == "text" and features and _share(cells[found], has_words(MIN_PROSE_WORDS)) < 0.5:
                 raise InputError(
-                    f"{path}: is a sample the text in {found!r} or a row of the other columns? say so with "
-                    f"--text {found}, or with --features {','.join(useful)}"
+                    f"{path}: cannot tell whether a sample is the text in {found!r} or a row of the other columns; use "
+                    f"--text {found}, or --features {','.join(features)}"
                 )
             return {"kind": kind, "samples": (found,), "left_out": tuple(name for name in cells if name != found)}
-    used = tuple(name for name in cells if name not in names)
+    used = tuple(name for name in cells if name not in identifiers)
     if not used:
         raise InputError(
-            f"{path}: no column is left for a sample ({some(names)}: a different text in most rows); name columns "
-            "with --image, --text or --features"
+            f"{path}: no column is left for a sample ({shorten_list(identifiers)}: a different text in most rows); "
+            "name columns with --image, --text or --features"
         )
-    return {"kind": "table", "samples": used, "left_out": tuple(names)}
+    return {"kind": "table", "samples": used, "left_out": tuple(identifiers)}
 
 
-def _share(values: Sequence[str], test: Any) -> float:
-    said = [value for value in values if value]
-    return sum(map(test, said)) / len(said) if said else 0.0
+def _share(values: Sequence[str], test: Callable[[str], bool]) -> float:
+    """Return the share of the non-empty values that pass the test."""
+    present = [value for value in values if value]
+    return sum(map(test, present)) / len(present) if present else 0.0

@@ -1,18 +1,18 @@
-"""Anybody's data from one .npz file, as numpy.savez writes it.
+"""Data sets in one `.npz` file, as numpy.savez writes it, read whole or as a stream of samples.
 
-    x_train, y_train   samples and the labels nobody trusts (−1: none)
-    x_test, y_test     samples with right labels to measure on (may be left out)
-    x_clean, y_clean     the small clean set (may be left out)
-    true_train         the right labels of x_train where known, −1 elsewhere (may be left out)
-    classes            the names of the classes (may be left out)
+    x_train, y_train   samples and their given labels (−1: unlabeled)
+    x_test, y_test     test samples with true labels (optional)
+    x_clean, y_clean   the clean set (optional)
+    true_train         true labels of x_train, −1 where unknown (optional)
+    classes            class names (optional)
 
-Labels are numbers or, in all arrays of labels alike, names; an empty name is no label, and neither is "-1", which is
-what −1 becomes in an array of names.
-Nothing in the file is ever unpickled: a data file must not be able to run code.
+Labels are numbers or, in all label arrays alike, class names. Among names, "" and "-1" mean unlabeled; numpy turns −1
+into "-1" in an array of strings. Nothing in the file is unpickled: a data file must not be able to run code.
 """
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from metalabelnet.data.rows import NO_LABEL, UNLABELED, DataSet, Rows, make_rows
-from metalabelnet.errors import InputError, unknown
+from metalabelnet.data.disk_tensor import chunk_size, chunks
+from metalabelnet.data.rows import UNLABELED, UNLABELED_NAMES, DataSet, Rows, check_values, make_rows
+from metalabelnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -32,54 +34,55 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test", "x_clean", "y_clean", "true_train", "classes")
-CHANNELS = (1, 3, 4)
-MOST_CLASSES = 100_000  # beyond, a label is a mistake (an id, a year of birth), and names would fill memory
+CHANNEL_COUNTS = (1, 3, 4)
+MAX_CLASSES = 100_000  # a larger label is a mistake (an id, a year)
+STREAM_KEY = "x_train"
 
-# What comes up when a damaged file is read: found by changing bytes of a good one at random.
-BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# What reading a damaged file raises, found by changing random bytes of a good one.
+_READ_ERRORS = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read(
     path: Path, *, name: str | None = None, classes: tuple[str, ...] | None = None, noisy: bool = False
 ) -> DataSet:
-    """The data set in the file; `name` replaces the file's own, `classes` are its classes where it names none.
+    """Read the data set in the file. `name` replaces the file name, `classes` are used if the file has no class names.
 
-    Where the classes are given, y_train may be missing: all rows are then unlabeled.
+    If `classes` are given, y_train may be missing: all rows are unlabeled then.
 
-    Where the file has neither true labels nor a clean set it is taken for a benchmark to which noise is
-    yet to be added, whose labels are the truth; with a clean set, or where they are said to be `noisy`, the truth
-    stays unknown.
+    A file with neither true labels nor a clean set is taken for a benchmark to which noise is added later: its given
+    labels are its true labels. With a clean set, or if the labels are `noisy`, true labels are unknown.
     """
-    arrays = _arrays(path, needed=("x_train", "y_train") if classes is None else ("x_train",))
+    arrays = _read_arrays(path, required=("x_train", "y_train") if classes is None else ("x_train",))
     if any(arrays[key].dtype.kind == "U" for key in _label_keys(arrays)):
-        arrays = _numbered(arrays, classes, path)
+        arrays = _names_to_numbers(arrays, classes, path)
     samples = {key: as_samples(a, f"{path}: {key}") for key, a in arrays.items() if key.startswith("x_")}
-    labels = {key: _labels(arrays[key], f"{path}: {key}") for key in _label_keys(arrays)}
-    own = arrays.get("classes")
-    names = classes if classes is not None and own is None else _classes(own, labels, path)
+    labels = {key: _as_labels(arrays[key], f"{path}: {key}") for key in _label_keys(arrays)}
+    own_names = arrays.get("classes")
+    names = classes if classes is not None and own_names is None else _class_names(own_names, labels, path)
 
     shapes = {key: tuple(part.shape[1:]) for key, part in samples.items()}
     for key, shape in shapes.items():
         if shape != shapes["x_train"]:
             raise InputError(
-                f"{path}: a sample is {shape} in {key}, but {shapes['x_train']} in x_train; they must agree"
+                f"{path}: samples have the shape {shape} in {key}, but {shapes['x_train']} in x_train; make them equal"
             )
 
     x = samples["x_train"]
     y = labels["y_train"] if "y_train" in labels else torch.full((len(x),), UNLABELED)
     true = labels.get("true_train", None if noisy or "x_clean" in samples else y)
     if "true_train" in labels and len(labels["true_train"]) != len(x):
-        raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} in true_train")
+        raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} labels in true_train")
     return DataSet(
         name=name or path.stem,
         train=make_rows(x, y, true=true, classes=names, what=f"{path}, x_train"),
-        test=_trusted("test", samples, labels, names, path),
-        clean=_trusted("clean", samples, labels, names, path),
+        test=_true_labeled_rows("test", samples, labels, names, path),
+        clean=_true_labeled_rows("clean", samples, labels, names, path),
     )
 
 
-def has_clean(path: Path) -> bool:
-    """Whether the file brings a clean set along. What is no such file does not, and is refused where it is read."""
+def has_clean_set(path: Path) -> bool:
+    """Whether the file contains a clean set. False for unreadable files: `read` reports them."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "x_clean.npy" in archive.namelist()
@@ -87,58 +90,19 @@ def has_clean(path: Path) -> bool:
         return False
 
 
-def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays under the keys above, the necessary ones being there."""
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path}: is not a whole .npz file; write it with numpy.savez, or copy it again")
-    try:
-        # Opened here, because np.load leaves a file open that it cannot make sense of.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            present = list(archive)
-            arrays = {key: _array(archive, key, path) for key in KEYS if key in present}
-    except InputError:
-        raise
-    except BROKEN as error:
-        raise InputError(f"{path}: cannot be read ({error}); write it with numpy.savez") from error
-    for key in needed:
-        if key not in arrays:
-            raise InputError(f"{path}: has no {key}, only {', '.join(present) or 'nothing'}")
-    for one, other in (("x_test", "y_test"), ("x_clean", "y_clean")):
-        if (one in arrays) != (other in arrays):
-            there, absent = (one, other) if one in arrays else (other, one)
-            raise InputError(f"{path}: has {there} but no {absent}; give both or neither")
-    return arrays
-
-
-def _array(archive: Any, key: str, path: Path) -> Array:
-    try:
-        array = archive[key]
-    except BROKEN as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{path}: {key} cannot be read ({reason}); save a plain array of numbers (of names for classes), "
-            "not of Python objects"
-        ) from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: {key} is not an array; write the file with numpy.savez")
-    return array
-
-
 def as_samples(x: Array, what: str) -> Tensor:
-    """Images as uint8 (N, channels, height, width), tables as float32 (N, columns)."""
+    """Return images as uint8 (N, channels, height, width), tables as float32 (N, columns)."""
     if x.size == 0:
-        raise InputError(f"{what}: an array of shape {x.shape} is empty; there must be rows and values in them")
+        raise InputError(f"{what}: an array of shape {x.shape} is empty; give at least one row and one value per row")
     if x.ndim == 2 and x.dtype.kind in "biuf":
-        with np.errstate(over="ignore"):  # becomes infinite, which make_rows refuses with the row's number
+        with np.errstate(over="ignore"):  # overflows become infinite, which make_rows reports with the row number
             return torch.from_numpy(x.astype(np.float32))
     if x.dtype == np.uint8:
         if x.ndim == 3:
             return torch.from_numpy(np.ascontiguousarray(x[:, None]))
-        if x.ndim == 4 and x.shape[3] in CHANNELS:
+        if x.ndim == 4 and x.shape[3] in CHANNEL_COUNTS:
             return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
-        if x.ndim == 4 and x.shape[1] in CHANNELS:
+        if x.ndim == 4 and x.shape[1] in CHANNEL_COUNTS:
             return torch.from_numpy(np.ascontiguousarray(x))
     raise InputError(
         f"{what}: {x.dtype} of shape {x.shape} is neither a table of numbers (N, columns) nor images, which "
@@ -147,72 +111,158 @@ def as_samples(x: Array, what: str) -> Tensor:
     )
 
 
+def stream_samples(path: Path, classes: tuple[str, ...]) -> tuple[int, tuple[int, ...], Iterator[Tensor]]:
+    """Return the number of samples in x_train, the shape of one, and an iterator over chunks of them.
+
+    Other arrays are not read. The file is read from start to end, compressed or not. An array in Fortran order, and a
+    file that cannot be read, are left to `read` and its error messages.
+    """
+    header = _read_header(path)
+    if header is None:
+        x = read(path, classes=classes).train.x
+        return len(x), tuple(x.shape[1:]), chunks(x)
+    shape, dtype = header
+    sample = tuple(as_samples(np.zeros((1, *shape[1:]), dtype), f"{path}: {STREAM_KEY}").shape[1:])
+    return shape[0], sample, _stream(path, shape, dtype)
+
+
+def _read_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return shape and type of the array, or None if it cannot be read row by row."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{STREAM_KEY}.npy") as file:
+            shape, fortran_order, dtype = _HEADER_READERS[np.lib.format.read_magic(file)](file)
+    except (*_READ_ERRORS, KeyError):
+        return None
+    return None if fortran_order or dtype.hasobject or len(shape) < 2 or 0 in shape else (shape, dtype)
+
+
+def _stream(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[Tensor]:
+    size, row_bytes = chunk_size(shape[1:]), math.prod(shape[1:]) * dtype.itemsize
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{STREAM_KEY}.npy") as file:
+            _HEADER_READERS[np.lib.format.read_magic(file)](file)
+            for start in range(0, shape[0], size):
+                count = min(size, shape[0] - start)
+                content = file.read(count * row_bytes)
+                if len(content) < count * row_bytes:
+                    raise EOFError(f"it ends at row {start + len(content) // row_bytes}")
+                array = np.frombuffer(bytearray(content), dtype).reshape(count, *shape[1:])
+                x = as_samples(array, f"{path}: {STREAM_KEY}")
+                check_values(x, f"{path}, {STREAM_KEY}", start)
+                yield x
+    except InputError:
+        raise
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: {STREAM_KEY} cannot be read ({error}); write the file with numpy.savez") from error
+
+
+def _read_arrays(path: Path, required: tuple[str, ...]) -> dict[str, Array]:
+    """Return the arrays of `KEYS` that the file has; raise InputError if a required one is missing."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: not a complete .npz file; write it with numpy.savez, or copy it again")
+    try:
+        # Opened here, because np.load leaves a file open that it cannot parse.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            present = list(archive)
+            arrays = {key: _read_array(archive, key, path) for key in KEYS if key in present}
+    except InputError:
+        raise
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: cannot be read ({error}); write it with numpy.savez") from error
+    for key in required:
+        if key not in arrays:
+            raise InputError(f"{path}: {key} is missing; the file has {', '.join(present) or 'no arrays'}")
+    for one, other in (("x_test", "y_test"), ("x_clean", "y_clean")):
+        if (one in arrays) != (other in arrays):
+            there, absent = (one, other) if one in arrays else (other, one)
+            raise InputError(f"{path}: has {there} but no {absent}; give both or neither")
+    return arrays
+
+
+def _read_array(archive: Any, key: str, path: Path) -> Array:
+    try:
+        array = archive[key]
+    except _READ_ERRORS as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: {key} cannot be read ({reason}); save an array of numbers (or of strings for labels and "
+            "classes), not of Python objects"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: {key} is not an array; write the file with numpy.savez")
+    return array
+
+
 def _label_keys(arrays: dict[str, Array]) -> list[str]:
     return [key for key in arrays if key.startswith(("y_", "true_"))]
 
 
-def _numbered(arrays: dict[str, Array], known: tuple[str, ...] | None, path: Path) -> dict[str, Array]:
-    """The arrays with numbers for the names that labels are, and the names as classes."""
-    named = {key: arrays[key] for key in _label_keys(arrays)}
-    for key, y in named.items():
+def _names_to_numbers(arrays: dict[str, Array], known: tuple[str, ...] | None, path: Path) -> dict[str, Array]:
+    """Replace class names in the label arrays by numbers, and set `classes` to the names."""
+    label_arrays = {key: arrays[key] for key in _label_keys(arrays)}
+    for key, y in label_arrays.items():
         if y.dtype.kind != "U":
-            raise InputError(f"{path}: {key} has {y.dtype}, but other labels are names; give numbers or names in all")
-    found = sorted({name for y in named.values() for name in y.ravel().tolist()} - {*NO_LABEL})
-    own = arrays.get("classes")
-    names = list(known or found) if own is None else list(_classes(own, {}, path))
-    for name in found:
+            raise InputError(
+                f"{path}: {key} is {y.dtype}, but other labels are strings; use numbers or class names in all"
+            )
+    used = sorted({name for y in label_arrays.values() for name in y.ravel().tolist()} - {*UNLABELED_NAMES})
+    own_names = arrays.get("classes")
+    names = list(known or used) if own_names is None else list(_class_names(own_names, {}, path))
+    for name in used:
         if name not in names:
-            raise InputError(f"{path}: {unknown('class', name, names)}")
-    number = {name: k for k, name in enumerate(names)} | dict.fromkeys(NO_LABEL, UNLABELED)
+            raise InputError(f"{path}: {unknown_name_error('class', name, names)}")
+    number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELED_NAMES, UNLABELED)
     numbers = {
         key: np.array([number[name] for name in y.ravel().tolist()], dtype=np.int64).reshape(y.shape)
-        for key, y in named.items()
+        for key, y in label_arrays.items()
     }
     return {**arrays, **numbers, "classes": np.array(names, dtype=np.str_)}
 
 
-def _labels(y: Array, what: str) -> Tensor:
-    """Labels as int64, refusing what is not a whole number in a sensible range."""
+def _as_labels(y: Array, what: str) -> Tensor:
+    """Return labels as int64; raise InputError for values that are not integers from −1 to MAX_CLASSES − 1."""
     if y.ndim != 1:
-        raise InputError(f"{what}: labels are one number per row, shape (N,), not {y.shape}")
-    fine = np.zeros(len(y), dtype=bool)
+        raise InputError(f"{what}: labels must have the shape (N,), one per row, not {y.shape}")
+    valid = np.zeros(len(y), dtype=bool)
     if y.dtype.kind in "biuf":
-        # Compared before the cast, which would wrap 2**64 − 1 round to −1, "unlabeled".
-        fine = (y >= UNLABELED) & (y < MOST_CLASSES) & (y == np.floor(y))
-    if not fine.all():
-        at = int(np.argmin(fine))
+        # Compared before the cast, which would wrap 2**64 − 1 to −1, "unlabeled".
+        valid = (y >= UNLABELED) & (y < MAX_CLASSES) & (y == np.floor(y))
+    if not valid.all():
+        row = int(np.argmin(valid))
         raise InputError(
-            f"{what}: row {at} is {y[at].item()!r}; a label is a whole number from 0 to {MOST_CLASSES - 1}, "
-            "or -1 for unlabeled; or all labels are names (an array of strings)"
+            f"{what}: row {row} is {y[row].item()!r}; a label is an integer from 0 to {MAX_CLASSES - 1}, or -1 for "
+            "unlabeled; alternatively, all labels are class names (an array of strings)"
         )
     return torch.from_numpy(y.astype(np.int64))
 
 
-def _classes(names: Array | None, labels: dict[str, Tensor], path: Path) -> tuple[str, ...]:
-    """The names given, or the numbers up to the largest label."""
+def _class_names(names: Array | None, labels: dict[str, Tensor], path: Path) -> tuple[str, ...]:
+    """Return the class names of the file, or the numbers up to the largest label."""
     if names is None:
         count = 1 + max((int(y.max()) for y in labels.values() if len(y)), default=UNLABELED)
-        found = tuple(str(number) for number in range(count))
+        classes = tuple(str(number) for number in range(count))
     elif names.ndim == 1 and names.dtype.kind == "U":
-        found = tuple(names.tolist())
+        classes = tuple(names.tolist())
     else:
         raise InputError(f"{path}: classes is {names.dtype} of shape {names.shape}, not a list of strings")
-    if len(found) < 2:
-        raise InputError(f"{path}: there must be at least 2 classes, not {len(found)}")
-    if len(set(found)) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
-        raise InputError(f"{path}: two classes have the name {twice!r}; give each its own")
-    return found
+    if len(classes) < 2:
+        raise InputError(f"{path}: there must be at least 2 classes, not {len(classes)}")
+    if len(set(classes)) < len(classes):
+        duplicate = next(name for name in classes if classes.count(name) > 1)
+        raise InputError(f"{path}: two classes have the name {duplicate!r}; rename one of them")
+    return classes
 
 
-def _trusted(
+def _true_labeled_rows(
     part: str, samples: dict[str, Tensor], labels: dict[str, Tensor], classes: tuple[str, ...], path: Path
 ) -> Rows | None:
-    """The test part or the clean set, whose every label is the truth."""
+    """Return the test part or the clean set, in which every label is a true label."""
     if f"x_{part}" not in samples:
         return None
     y = labels[f"y_{part}"]
     if (y == UNLABELED).any():
-        at = int((y == UNLABELED).nonzero()[0, 0])
-        raise InputError(f"{path}: y_{part} row {at} is -1, but every row of that part needs its right label")
+        row = int((y == UNLABELED).nonzero()[0, 0])
+        raise InputError(f"{path}: y_{part} row {row} is -1 (unlabeled), but every row of that part needs a label")
     return make_rows(samples[f"x_{part}"], y, true=y, classes=classes, what=f"{path}, x_{part}")

@@ -1,4 +1,4 @@
-"""Anybody's data from a folder of images or a table: listed, encoded, and parted into training, clean and test rows."""
+"""Reads a folder of images or a table into a data set of training, clean and test rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.benchmarks.download import Progress, data_folder
-from metalabelnet.data.encoders import images, tables
-from metalabelnet.data.encoders.encoder import fill
-from metalabelnet.data.encoders.kinds import Images, reason
-from metalabelnet.data.encoders.tables import Table
-from metalabelnet.data.encoders.texts import Texts
+from metalabelnet.data.disk_tensor import GIB, MIB, sample_memory_bytes
+from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images, tables
 from metalabelnet.data.files import clean_set, duplicates, listing, table_file
-from metalabelnet.data.files.classes import class_names
-from metalabelnet.data.memory_limit import GIB, MIB, room_for_samples
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
 from metalabelnet.errors import InputError
 
@@ -28,18 +23,48 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from metalabelnet.data.encoders.encoder import Inputs
-    from metalabelnet.data.files.clean_set import Clean
+    from metalabelnet.data.files.clean_set import CleanSample
     from metalabelnet.data.files.listing import Columns, Listing
 
-ON_ERROR = ("stop", "skip")
-LOOKS = 1024  # headers of images between two words on how many there were
-TRAIN, CLEAN, TEST, LEFT_OUT = range(4)
+HEADERS_PER_PROGRESS_CALL = 1024
+TRAIN, CLEAN, TEST, LEFT_OUT = range(4)  # parts of the data
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How a person's own data is to be read. What is None is found out, and said."""
+    """Options for reading a folder of images or a table. Columns that are None are detected and reported.
+
+    Attributes
+    ----------
+    image, text, features : str or None
+        Column of image paths; column of texts; feature columns, separated by commas. At most one of the three.
+    label, id : str or None
+        Columns of given labels and of ids.
+    clean_column : str or None
+        Column that marks the rows of the clean set.
+    true_label : str or None
+        Column of true labels, where known.
+    clean_file : str or None
+        Table or folder of the clean set.
+    test : str or None
+        Table or folder of test samples.
+    image_size : int or None
+        Side in pixels of the square that images are resized to.
+    on_error : str
+        `stop` or `skip`: what to do with samples that cannot be read.
+    memory_limit : float or None
+        GiB of memory for samples; larger data stays on disk. Default: half of the free memory.
+    encoder : str or None
+        sentence-transformers model for texts. Default: TF-IDF.
+    external_net : bool
+        Whether the network is one of timm or torchvision, which take larger images.
+    gpu_free_bytes : int or None
+        Free memory of the GPU that samples are moved to; None: samples stay on the CPU.
+    concurrent_runs : int
+        The number of runs that hold the samples at the same time.
+    adds_noise : bool
+        Whether label noise is added later. If so, the labels of an .npz file count as true labels.
+    """
 
     image: str | None = None
     text: str | None = None
@@ -54,139 +79,180 @@ class ReadOptions:
     on_error: str = "stop"
     memory_limit: float | None = None
     encoder: str | None = None
-    their_net: bool = False  # whether the network is one of timm's or torchvision's, which take larger images
-    card: int | None = None  # bytes that are free on the card samples go to; None: they stay with the processor
-    runs: int = 1  # runs that hold the samples at the same time
-    noise_to_come: bool = False  # whether noise is yet to be added, so that labels of an .npz file may be right
+    external_net: bool = False
+    gpu_free_bytes: int | None = None
+    concurrent_runs: int = 1
+    adds_noise: bool = False
 
 
-def is_own(path: Path) -> bool:
-    """Whether this reader is for it."""
-    return path.is_dir() or table_file.is_sheet(path)
+def is_folder_or_table(path: Path) -> bool:
+    """Whether the path is a folder, or the name of a table."""
+    return path.is_dir() or table_file.is_table_file(path)
 
 
-def read(path: Path, how: ReadOptions, folder: Path | None = None, tell: Progress | None = None) -> DataSet:
-    """The data set in a folder or a table. `tell` hears how many samples are done."""
+def read(path: Path, options: ReadOptions, folder: Path | None = None, on_samples: Progress | None = None) -> DataSet:
+    """Read the data set in a folder or a table.
+
+    Parameters
+    ----------
+    path : Path
+        The folder or table.
+    options : ReadOptions
+        How to read it.
+    folder : Path or None
+        Where to put samples that do not fit in memory. Default: `data_folder()`.
+    on_samples : callable or None
+        Called with (what, samples done, samples in all).
+
+    Returns
+    -------
+    DataSet
+        Training rows, and clean and test rows if the options name some.
+    """
     notes: list[str] = []
-    train, found = _list(path, how, notes)
+    train, columns = _list_train(path, options, notes)
     try:
-        return _read(path, how, folder, tell, notes, train, found)
+        return _read(path, options, folder, on_samples, notes, train, columns)
     except InputError as error:
-        if path.is_dir() or (how.label is not None and (how.image or how.text or how.features)):
+        if path.is_dir() or (options.label is not None and (options.image or options.text or options.features)):
             raise
-        raise InputError(f"{error} (columns as guessed: {found.said()})") from error
+        raise InputError(f"{error} (columns as detected: {columns.describe()})") from error
 
 
 def _read(
     path: Path,
-    how: ReadOptions,
+    options: ReadOptions,
     folder: Path | None,
-    tell: Progress | None,
+    on_samples: Progress | None,
     notes: list[str],
     train: Listing,
-    found: Columns,
+    columns: Columns,
 ) -> DataSet:
-    clean = clean_set.find(train, found, None if how.clean_file is None else Path(how.clean_file))
-    if not clean and not any(train.true_label):
-        columns_too = ", a column that marks checked rows with --clean-column COL, or a column of right labels with --true-label COL"
+    clean = clean_set.find_clean_samples(
+        train, columns, None if options.clean_file is None else Path(options.clean_file)
+    )
+    if not clean and not any(train.true_labels):
+        column_options = ", a column that marks clean rows with --clean-column, or one of true labels with --true-label"
         raise InputError(
-            f"{path}: there is no clean set; name a file of checked labels with --clean FILE"
-            f"{'' if path.is_dir() else columns_too}; the page of metalabelnet review {path} helps to build one"
+            f"{path}: there is no clean set; give a file of clean labels with --clean FILE"
+            f"{'' if path.is_dir() else column_options}; `metalabelnet review {path}` helps to build one"
         )
-    test = None if how.test is None else _list_test(Path(how.test), how, found, train)
-    all_of = _together(train, clean, test)
-    learned_from = (all_of.part == TRAIN).nonzero()[:, 0].tolist()
-    if not learned_from:
-        raise InputError(f"{path}: all rows are clean, which leaves none to train on; mark fewer")
-    looking, read_options = (
-        None if tell is None else functools.partial(tell, f"{what} {path}") for what in ("looking at", "reading")
+    test = None if options.test is None else _list_test(Path(options.test), options, columns, train)
+    samples = _combine(train, clean, test)
+    train_positions = (samples.part == TRAIN).nonzero()[:, 0].tolist()
+    if not train_positions:
+        raise InputError(f"{path}: all rows are clean, which leaves no training rows; mark fewer")
+    on_headers, on_encoded = (
+        None if on_samples is None else functools.partial(on_samples, f"{what} {path}")
+        for what in ("reading headers of", "reading")
     )
-    items, names = ([part[k] for k in learned_from] for part in (all_of.items, all_of.ids))
-    inputs = _fit(items, names, found, how, notes, looking)
-    x, kept, failed = fill(
-        inputs,
-        all_of.items,
-        all_of.ids,
-        limit=room_for_samples(how.memory_limit, how.card, how.runs),
+    items, ids = ([values[k] for k in train_positions] for values in (samples.items, samples.ids))
+    encoder = _fit_encoder(items, ids, columns, options, notes, on_headers)
+    x, encoded, failures = encode_all(
+        encoder,
+        samples.items,
+        samples.ids,
+        memory_bytes=sample_memory_bytes(options.memory_limit, options.gpu_free_bytes, options.concurrent_runs),
         folder=data_folder(folder),
-        skip=how.on_error == "skip",
-        tell=read_options,
+        skip_errors=options.on_error == "skip",
+        on_samples=on_encoded,
     )
-    if failed:
-        notes.append(f"{len(failed)} of {len(all_of.items)} samples left out: {listing.some(failed)}")
+    if failures:
+        notes.append(f"{len(failures)} of {len(samples.items)} samples left out: {listing.shorten_list(failures)}")
     if not isinstance(x, torch.Tensor):
         size = f"{x.nbytes / GIB:.1f} GiB" if x.nbytes >= GIB else f"{x.nbytes / MIB:.1f} MiB"
-        notes.append(f"{size} of samples are more than memory should hold: read from disk as needed")
-    where, ids = torch.tensor(kept, dtype=torch.long), tuple(all_of.ids[k] for k in kept)
-    given, true, part = all_of.given[where], all_of.true[where], all_of.part[where]
-    rows = make_rows(x, given, true=true, classes=all_of.classes, what=str(path), ids=ids, index=where)
+        notes.append(f"{size} of samples exceed the memory limit: they are read from disk during training")
+    index = torch.tensor(encoded, dtype=torch.long)
+    given, true, part = samples.given[index], samples.true[index], samples.part[index]
+    row_ids = tuple(samples.ids[k] for k in encoded)
+    rows = make_rows(x, given, true=true, classes=samples.classes, what=str(path), ids=row_ids, index=index)
     if clean:
-        count, inside = int((part == CLEAN).sum()), int((where[part == CLEAN] < len(train.items)).sum())
-        notes.append(f"{count} clean samples" + (f", {inside} of them taken out of training" if inside else ""))
-    if out := int((all_of.part == LEFT_OUT).sum()):
-        notes.append(f"{out} trusted samples have no label in {how.clean_file}: they are neither clean nor trained on")
-    trained = (part == TRAIN).any()
-    part = _without_copies(rows, part, notes, table=found.kind == "table")
-    if trained and not (part == TRAIN).any():
-        raise InputError(f"{path}: every training sample is identical to a clean one, which leaves none to train on")
+        count, inside = int((part == CLEAN).sum()), int((index[part == CLEAN] < len(train.items)).sum())
+        notes.append(
+            f"{count} clean samples" + (f", {inside} of them removed from the training rows" if inside else "")
+        )
+    if excluded := int((samples.part == LEFT_OUT).sum()):
+        notes.append(
+            f"{excluded} samples are marked as clean but have no label in {options.clean_file}: they are neither clean "
+            "nor trained on"
+        )
+    has_train = (part == TRAIN).any()
+    part = _remove_duplicates(rows, part, notes, table=columns.kind == "table")
+    if has_train and not (part == TRAIN).any():
+        raise InputError(f"{path}: every training sample is identical to a clean one, which leaves no training rows")
     return DataSet(
         name=path.stem,
         train=rows.take((part == TRAIN).nonzero()[:, 0]),
         clean=rows.take((part == CLEAN).nonzero()[:, 0]) if clean else None,
         test=rows.take((part == TEST).nonzero()[:, 0]) if test else None,
-        inputs=inputs.to_json(),
-        cells="" if found.kind == "image" else _digest(all_of.items),
+        encoder_config=encoder.to_json(),
+        cells_digest="" if columns.kind == "image" else _digest(samples.items),
         notes=tuple(notes),
-        listed=len(train.items),
+        total_samples=len(train.items),
     )
 
 
-def _digest(cells: Sequence[Any]) -> str:
-    """A short text that is another one for other cells."""
-    found = hashlib.blake2b(digest_size=16)
-    for row in cells:
-        found.update(json.dumps(row).encode())
-    return found.hexdigest()
+def _digest(rows: Sequence[Any]) -> str:
+    """Return a digest of the cells of all rows."""
+    digest = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()
 
 
-def _without_copies(rows: Rows, part: Tensor, notes: list[str], *, table: bool) -> Tensor:
-    """The part of each row, with copies of clean samples left out of training; copies in the test part are reported.
+def _remove_duplicates(rows: Rows, part: Tensor, notes: list[str], *, table: bool) -> Tensor:
+    """Return the part of each row, with duplicates of clean samples left out of training.
 
-    Two rows of a table may well be alike and no copies: they stay.
+    Duplicates in the test part are reported. Identical table rows may be different samples: they stay.
     """
-    held = duplicates.digests(rows.x)
-    twins = duplicates.among(held, duplicates.pick(held, part == CLEAN)) & (part == TRAIN)
-    if twins.any():
-        names = [rows.ids[k] for k in twins.nonzero()[:, 0].tolist()]
-        done = "stay" if table else "are taken out"
-        notes.append(f"{len(names)} training samples are identical to clean ones and {done}: {listing.some(names)}")
-    part = part if table else torch.where(twins, LEFT_OUT, part)
-    learned = duplicates.pick(held, (part == TRAIN) | (part == CLEAN))
-    seen = (duplicates.among(held, learned) & (part == TEST)).nonzero()[:, 0].tolist()
-    notes += duplicates.in_test([rows.ids[k] for k in seen], int((part == TEST).sum()), table=table)
+    digests = duplicates.digests(rows.x)
+    identical = duplicates.is_among(digests, duplicates.select(digests, part == CLEAN)) & (part == TRAIN)
+    if identical.any():
+        ids = [rows.ids[k] for k in identical.nonzero()[:, 0].tolist()]
+        action = "stay" if table else "are left out"
+        notes.append(
+            f"{len(ids)} training samples are identical to clean ones and {action}: {listing.shorten_list(ids)}"
+        )
+    part = part if table else torch.where(identical, LEFT_OUT, part)
+    used = duplicates.select(digests, (part == TRAIN) | (part == CLEAN))
+    in_test = (duplicates.is_among(digests, used) & (part == TEST)).nonzero()[:, 0].tolist()
+    notes += duplicates.duplicates_note([rows.ids[k] for k in in_test], int((part == TEST).sum()), table=table)
     return part
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outline:
-    """What there is in a folder or a table, with no sample read: names, labels, and which rows are clean."""
+class ListedData:
+    """The contents of a folder or a table, before samples are read.
+
+    Attributes
+    ----------
+    rows : Listing
+        All samples with their labels.
+    columns : Columns
+        The roles of the columns of a table.
+    clean : list of CleanSample
+        The clean set.
+    missing_ids : list of str
+        Ids of clean samples that do not exist (any more).
+    """
 
     rows: Listing
     columns: Columns
-    clean: list[Clean]
-    gone: list[str]  # ids of clean samples that are not there any more
+    clean: list[CleanSample]
+    missing_ids: list[str]
 
 
-def outline(path: Path, how: ReadOptions) -> Outline:
-    """List the samples, for whoever shows them to a person. A clean set need not be there."""
-    rows, found = _list(path, how, [])
-    gone: list[str] = []
-    clean = clean_set.find(rows, found, None if how.clean_file is None else Path(how.clean_file), gone)
-    return Outline(rows=rows, columns=found, clean=clean, gone=gone)
+def list_data(path: Path, options: ReadOptions) -> ListedData:
+    """List the samples of a folder or a table without reading them. It may have no clean set."""
+    rows, columns = _list_train(path, options, [])
+    missing_ids: list[str] = []
+    file = None if options.clean_file is None else Path(options.clean_file)
+    clean = clean_set.find_clean_samples(rows, columns, file, missing_ids)
+    return ListedData(rows=rows, columns=columns, clean=clean, missing_ids=missing_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _All:
+class _AllSamples:
     """The samples of all parts, one after the other, with numbers for labels and parts."""
 
     items: list[Any]
@@ -197,127 +263,134 @@ class _All:
     classes: tuple[str, ...]
 
 
-def _together(train: Listing, clean: list[Clean], test: Listing | None) -> _All:
-    """The data's samples, then the clean ones that are not among them, then the test's.
+def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> _AllSamples:
+    """Concatenate the samples of the data, the clean samples outside of it, and the test samples.
 
-    A row that is trusted has no other label to count wrong ones by; one that was checked in a file has. A trusted row
-    that is not clean, because the file says so, is left out.
+    The label of a row that a column marks as clean is its clean label, so it has no given label; a row with a label in
+    the clean set's file has both. A marked row that the file excludes is left out.
     """
-    inside = [one for one in clean if one.position is not None]
-    outside = [one for one in clean if one.position is None]
+    inside = [sample for sample in clean if sample.position is not None]
+    outside = [sample for sample in clean if sample.position is None]
     n, m = len(train.items), len(train.items) + len(outside)
-    items = [*train.items, *(one.item for one in outside), *(test.items if test else [])]
-    names = class_names(train, [one.label for one in clean], test)
-    number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
+    items = [*train.items, *(sample.item for sample in outside), *(test.items if test else [])]
+    classes = listing.class_names(train, [sample.label for sample in clean], test)
+    number = {name: k for k, name in enumerate(classes)} | {"": UNLABELED}
     given, true = torch.full((len(items),), UNLABELED), torch.full((len(items),), UNLABELED)
-    given[:n] = torch.tensor([number["" if t else y] for y, t in zip(train.labels, train.clean_column, strict=True)])
-    true[:n] = torch.tensor([number[y] for y in train.true_label])
-    part = torch.full((len(items),), TRAIN)
-    part[:n][torch.tensor(train.clean_column, dtype=torch.bool)] = LEFT_OUT
-    part[n:m], part[m:] = CLEAN, TEST
-    for place, one in [*((one.position, one) for one in inside), *enumerate(outside, n)]:
-        true[place], part[place] = number[one.label], CLEAN
-    true[m:] = torch.tensor([number[y] for y in test.labels] if test else [])
-    ids = [*train.ids, *(one.id for one in outside), *(test.ids if test else [])]
-    return _All(items=items, ids=ids, given=given, true=true, part=part, classes=names)
-
-
-def _list(path: Path, how: ReadOptions, notes: list[str]) -> tuple[Listing, Columns]:
-    if path.is_dir():
-        asked = [
-            name
-            for name in ("image", "text", "features", "label", "id", "clean_column", "true_label")
-            if getattr(how, name)
-        ]
-        if asked:
-            raise InputError(f"--{asked[0]} names a column of a table, and {path} is a folder; leave it out")
-        if others := listing.other_files(path):
-            told = [f"{count} {ending}" for ending, count in others.most_common()]
-            notes.append(f"{others.total()} files in {path} are no images ({listing.some(told)}): left out")
-        return listing.from_folder(path), listing.Columns()
-    if sum(name is not None for name in (how.image, how.text, how.features)) > 1:
-        raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
-    named = None if how.features is None else [name.strip() for name in how.features.split(",") if name.strip()]
-    features = None if named is None else list(dict.fromkeys(named))
-    if features == []:
-        raise InputError(f"--features {how.features!r} names no column; give some, separated by commas")
-    asked_for = listing.Columns(
-        kind="image" if how.image is not None else "text" if how.text is not None else "table",
-        samples=tuple(name for name in (how.image, how.text) if name is not None),
-        label=how.label,
-        id=how.id,
-        clean_column=how.clean_column,
-        true_label=how.true_label,
+    given[:n] = torch.tensor(
+        [number["" if is_clean else label] for label, is_clean in zip(train.labels, train.is_clean, strict=True)]
     )
-    found = listing.find_columns(path, asked_for, features)
-    rows = listing.from_sheet(path, found)
-    if found.kind == "table" and features is None:  # guessed from the first rows; now all are there
-        useless = [k for k in range(len(found.samples)) if _useless([row[k] for row in rows.items])]
-        found, rows = listing.without(found, rows, useless)
-    notes.append(f"{path}: {found.said()}")
-    if (same := len(rows.ids) - len({*rows.ids})) > 0:
-        notes.append(f"{same} of {len(rows.ids)} samples have the {found.id or 'path'} of another one")
-    return rows, found
+    true[:n] = torch.tensor([number[label] for label in train.true_labels])
+    part = torch.full((len(items),), TRAIN)
+    part[:n][torch.tensor(train.is_clean, dtype=torch.bool)] = LEFT_OUT
+    part[n:m], part[m:] = CLEAN, TEST
+    for position, sample in [*((sample.position, sample) for sample in inside), *enumerate(outside, n)]:
+        true[position], part[position] = number[sample.label], CLEAN
+    true[m:] = torch.tensor([number[label] for label in test.labels] if test else [])
+    ids = [*train.ids, *(sample.id for sample in outside), *(test.ids if test else [])]
+    return _AllSamples(items=items, ids=ids, given=given, true=true, part=part, classes=classes)
 
 
-def _useless(cells: Sequence[str]) -> bool:
-    return tables.is_name(cells) or all(map(tables.is_missing, cells))
-
-
-def _list_test(path: Path, how: ReadOptions, found: Columns, train: Listing) -> Listing:
+def _list_train(path: Path, options: ReadOptions, notes: list[str]) -> tuple[Listing, Columns]:
     if path.is_dir():
-        _check_kind(path, "image", found.kind)
+        for name in ("image", "text", "features", "label", "id", "clean_column", "true_label"):
+            if getattr(options, name):
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option} names a column of a table, and {path} is a folder; leave it out")
+        if others := listing.other_files(path):
+            counts = [f"{count} {suffix}" for suffix, count in others.most_common()]
+            notes.append(f"{others.total()} files in {path} are not images ({listing.shorten_list(counts)}): left out")
+        return listing.from_folder(path), listing.Columns()
+    if sum(name is not None for name in (options.image, options.text, options.features)) > 1:
+        raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
+    features = None
+    if options.features is not None:
+        features = list(dict.fromkeys(name.strip() for name in options.features.split(",") if name.strip()))
+    if features == []:
+        raise InputError(f"--features {options.features!r} names no column; give names separated by commas")
+    requested = listing.Columns(
+        kind="image" if options.image is not None else "text" if options.text is not None else "table",
+        samples=tuple(name for name in (options.image, options.text) if name is not None),
+        label=options.label,
+        id=options.id,
+        clean_column=options.clean_column,
+        true_label=options.true_label,
+    )
+    columns = listing.find_columns(path, requested, features)
+    rows = listing.from_table(path, columns)
+    if columns.kind == "table" and features is None:  # guessed from the first rows; now checked on all rows
+        useless = [k for k in range(len(columns.samples)) if _is_useless([row[k] for row in rows.items])]
+        columns, rows = listing.drop_columns(columns, rows, useless)
+    notes.append(f"{path}: {columns.describe()}")
+    if (repeated := len(rows.ids) - len({*rows.ids})) > 0:
+        notes.append(f"{repeated} of {len(rows.ids)} samples have the same {columns.id or 'path'} as another one")
+    return rows, columns
+
+
+def _is_useless(cells: Sequence[str]) -> bool:
+    return tables.is_identifier(cells) or all(map(tables.is_missing, cells))
+
+
+def _list_test(path: Path, options: ReadOptions, columns: Columns, train: Listing) -> Listing:
+    if path.is_dir():
+        _check_kind(path, "image", columns.kind)
         rows = listing.from_folder(path)
-    elif path.exists() and not table_file.is_sheet(path):
-        raise InputError(f"{path}: a test set is a folder of images, or a table {', '.join(table_file.SUFFIXES)}")
+    elif path.exists() and not table_file.is_table_file(path):
+        raise InputError(f"{path}: a test set is a folder of images, or a table ({', '.join(table_file.SUFFIXES)})")
     else:
-        label = found.label or how.label
-        asked = listing.Columns(kind=found.kind, samples=found.samples, label=label)
-        here = listing.find_columns(path, asked, None)
-        _check_kind(path, here.kind, found.kind)
-        rows = listing.from_sheet(path, here, train)
+        label = columns.label or options.label
+        requested = listing.Columns(kind=columns.kind, samples=columns.samples, label=label)
+        test_columns = listing.find_columns(path, requested, None)
+        _check_kind(path, test_columns.kind, columns.kind)
+        rows = listing.from_table(path, test_columns, train)
     if "" in rows.labels:
         name = rows.ids[rows.labels.index("")]
-        raise InputError(f"{path}: {name} has no label, but every test sample needs its right one")
+        raise InputError(f"{path}: {name} has no label, but every test sample needs its true label")
     return rows
 
 
-def _check_kind(path: Path, kind: str, wanted: str) -> None:
-    """Refuse a test set of other samples than those that are trained on."""
-    what = {"image": "images", "text": "texts", "table": "rows of features"}
-    if kind != wanted:
-        raise InputError(f"--test {path}: holds {what[kind]}, the training data {what[wanted]}; give such too")
+def _check_kind(path: Path, kind: str, train_kind: str) -> None:
+    """Raise InputError if test samples are of another kind than training samples."""
+    plural = {"image": "images", "text": "texts", "table": "rows of features"}
+    if kind != train_kind:
+        raise InputError(
+            f"--test {path}: contains {plural[kind]}, but the training data contains {plural[train_kind]}; give the "
+            "same kind"
+        )
 
 
-def _fit(
+def _fit_encoder(
     items: list[Any],
     ids: list[str],
-    found: Columns,
-    how: ReadOptions,
+    columns: Columns,
+    options: ReadOptions,
     notes: list[str],
-    tell: Callable[[int, int], None] | None,
-) -> Inputs:
-    """What samples are read with, fitted to those that are trained on."""
-    if found.kind == "table":
-        table = Table.fit(found.samples, items)
-        for form in dict.fromkeys(part["form"] for part in table.parts if "form" in part):
-            names = [part["name"] for part in table.parts if part.get("form") == form]
-            notes.append(f"numbers are written like {form} in {listing.some(names)}")
-        return table
-    if found.kind == "text":
-        return Texts.fit(found.samples[0], items, how.encoder)
-    sizes = []
-    for done, (name, result) in enumerate(zip(ids, images.each(images.look, items), strict=True), start=1):
-        if tell is not None and done % LOOKS == 0:
-            tell(done, len(ids))
+    on_headers: Callable[[int, int], None] | None,
+) -> Encoder:
+    """Return the encoder, fitted to the training samples."""
+    if columns.kind == "table":
+        encoder = TableEncoder.fit(columns.samples, items)
+        configs = encoder.column_configs
+        for form in dict.fromkeys(config["form"] for config in configs if "form" in config):
+            names = [config["name"] for config in configs if config.get("form") == form]
+            notes.append(f"numbers are written like {form} in {listing.shorten_list(names)}")
+        return encoder
+    if columns.kind == "text":
+        return TextEncoder.fit(columns.samples[0], items, options.encoder)
+    headers = []
+    results = images.map_in_threads(images.read_header, items)
+    for done, (name, result) in enumerate(zip(ids, results, strict=True), start=1):
+        if on_headers is not None and done % HEADERS_PER_PROGRESS_CALL == 0:
+            on_headers(done, len(ids))
         if not isinstance(result, Exception):
-            sizes.append(result)
-        elif how.on_error != "skip":
-            raise InputError(f"{name} {reason(result)}; repair it, or leave such images out with --on-error skip")
-    if not sizes:
+            headers.append(result)
+        elif options.on_error != "skip":
+            raise InputError(
+                f"{name} {images.describe_error(result)}; repair it, or skip such samples with --on-error skip"
+            )
+    if not headers:
         raise InputError(f"none of the {len(items)} images can be read")
-    shape = images.choose_shape(sizes, how.image_size, their_net=how.their_net)
-    color = "grey" if shape[0] == 1 else "color"
-    hint = "" if how.image_size else " (--image-size to change)"
-    notes.append(f"images become {shape[2]}×{shape[1]}, {color}{hint}")
-    return Images(shape, found.samples[0] if found.samples else None)
+    shape = images.choose_shape(headers, options.image_size, external_net=options.external_net)
+    color = "gray" if shape[0] == 1 else "color"
+    hint = "" if options.image_size else " (--image-size to change)"
+    notes.append(f"images are resized to {shape[2]}×{shape[1]}, {color}{hint}")
+    return ImageEncoder(shape, columns.samples[0] if columns.samples else None)

@@ -1,6 +1,6 @@
-"""Tables in files: CSV and TSV by the standard library, Parquet by pyarrow. Every cell is text, "" where it is empty.
+"""CSV and TSV files by the standard library, Parquet files by pyarrow. Every cell is a string, "" if it is empty.
 
-A file is read a few rows at a time, so that what is predicted may be of any size.
+Files are read a few rows at a time, so that predictions can be made for files of any size.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.errors import InputError, missing_package, unknown
+from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-LONGEST_CELL = 1 << 26  # characters; the standard library's limit of 131,072 is less than a long text
-Row = list[str]
+MAX_CELL_CHARACTERS = 1 << 26  # the default of the standard library, 131,072, is too small for long texts
+PARQUET_BATCH_ROWS = 1024
 
 
-def is_sheet(path: Path) -> bool:
-    """Whether the name is that of a table."""
+def is_table_file(path: Path) -> bool:
+    """Whether the file name has the suffix of a table."""
     return path.suffix.lower() in SUFFIXES
 
 
-def header(path: Path) -> list[str]:
-    """The names of the columns."""
+def column_names(path: Path) -> list[str]:
+    """Return the names of the columns."""
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(f"{path}: no such file")
     if path.suffix.lower() == ".parquet":
-        names = [str(name) for name in _parquet(path).schema_arrow.names]
+        names = [str(name) for name in _open_parquet(path).schema_arrow.names]
     else:
         first = next(_lines(path), None)
         if first is None:
-            raise InputError(f"{path}: is empty; its first line must name the columns")
+            raise InputError(f"{path}: the file is empty; its first line must name the columns")
         names = [name.strip() for name in first]
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}: two columns have the name {twice!r}; give each its own")
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise InputError(f"{path}: two columns have the name {duplicate!r}; rename one of them")
     return names
 
 
-def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The cells of these columns, row by row."""
-    names = header(path)
-    places = find(columns, names, path)
+def iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the cells of these columns, row by row."""
+    names = column_names(path)
+    positions = column_positions(columns, names, path)
     if path.suffix.lower() == ".parquet":
-        for batch in _parquet(path).iter_batches(batch_size=1024, columns=list(columns)):
+        for batch in _open_parquet(path).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=list(columns)):
             by_column = [[_cell(value) for value in batch.column(name).to_pylist()] for name in columns]
             yield from map(list, zip(*by_column, strict=True))
         return
@@ -60,45 +60,45 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         if len(cells) != width:
             raise InputError(
                 f"{path}: row {number} has {len(cells)} cells, but the first line names {width} columns; "
-                "a cell with the separator in it must be in quotes"
+                "put cells that contain the separator in quotes"
             )
-        yield [cells[place].strip() for place in places]
+        yield [cells[position].strip() for position in positions]
 
 
-def find(columns: Sequence[str], names: Sequence[str], path: Path) -> list[int]:
-    """The places of these columns; for one that is not there the nearest name is suggested."""
-    place = {name: k for k, name in enumerate(names)}
-    missing = next((name for name in columns if name not in place), None)
+def column_positions(columns: Sequence[str], names: Sequence[str], path: Path) -> list[int]:
+    """Return the positions of these columns. The error for an unknown column suggests the closest name."""
+    position = {name: k for k, name in enumerate(names)}
+    missing = next((name for name in columns if name not in position), None)
     if missing is not None:
-        raise InputError(f"{path}: {unknown('column', missing, names)}")
-    return [place[name] for name in columns]
+        raise InputError(f"{path}: {unknown_name_error('column', missing, names)}")
+    return [position[name] for name in columns]
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None or value != value else str(value).strip()  # NaN is a gap too
+    return "" if value is None or value != value else str(value).strip()  # NaN is an empty cell
 
 
-def _lines(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(LONGEST_CELL)
+def _lines(path: Path) -> Iterator[list[str]]:
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            bare = re.sub(r'"[^"]*"', "", file.readline())  # a name in quotes may hold other signs
+            unquoted = re.sub(r'"[^"]*"', "", file.readline())  # quoted names may contain other separators
             file.seek(0)
-            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=bare.count)
+            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=unquoted.count)
             yield from csv.reader(file, delimiter=separator, strict=True)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+            f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
     except csv.Error as error:
         raise InputError(f"{path}: cannot be read ({error}); it is damaged, or not a CSV file") from error
 
 
-def _parquet(path: Path) -> Any:
+def _open_parquet(path: Path) -> Any:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise missing_package("pyarrow", "tables", "a Parquet file") from error
+        raise missing_package_error("pyarrow", "tables", "a Parquet file") from error
     try:
         return parquet.ParquetFile(path)
     except (ArrowException, OSError) as error:

@@ -1,29 +1,17 @@
-"""3×3 convolutions in bfloat16 by kernels of our own, for cards of compute capability 9.0 (H100, H200).
+"""Custom 3×3 convolution kernels in bfloat16 for GPUs of compute capability 9.0 (H100, H200).
 
-The library's kernels read every pixel nine times from the cache, once for each tap, and with the 64 to 200 channels of
-small networks that is what they wait for. These read it once, and do on their way what else would read all of it again.
+cuDNN's kernels read every pixel nine times from the L2 cache, once per tap, and with the 64 to 200 channels of small
+networks these reads limit their speed. Our kernels read a pixel once into shared memory and fuse what would otherwise
+read all outputs again into the epilogue.
 
-    conv3x3   the convolution, and back from the gradient by what comes out to that by what went in; sums for BatchNorm
-    grad3x3   the gradient by the weights; joins the gradient of two, if it is yet to be
+    conv3x3    forward and dgrad; BatchNorm's sums, an addition, or an affine function and ReLU in the epilogue
+    wgrad3x3   wgrad; can compute BatchNorm's gradient from its two operands while it loads them
 
-Where one does not take a layer, or cannot be compiled, the library does it.
+A layer that they do not support, or whose kernel cannot be compiled, is left to cuDNN.
 """
 
 from __future__ import annotations
 
-from metalabelnet.engine.hopper.conv3x3 import Line, Made, back, convolution, takes, without_idle_totals
-from metalabelnet.engine.hopper.sm_share import in_company
-from metalabelnet.engine.hopper.wgrad3x3 import Joined, by_weight, takes_by_weight
+from metalabelnet.engine.hopper.hopper_kernels import HopperKernels
 
-__all__ = [
-    "Joined",
-    "Line",
-    "Made",
-    "back",
-    "by_weight",
-    "convolution",
-    "in_company",
-    "takes",
-    "takes_by_weight",
-    "without_idle_totals",
-]
+__all__ = ["HopperKernels"]

@@ -1,8 +1,4 @@
-"""The convolution, and the way back: how the kernel in `conv3x3.cu` goes about a layer, and an operator for recordings.
-
-On the way it adds up what BatchNorm would read everything again for. What that is shows later, when BatchNorm is come
-to: then the recording says the convolution again, with more, and the first one is read by nothing.
-"""
+"""Forward and dgrad: the launch configuration of the kernel in `conv3x3.cu`, and an operator for traced graphs."""
 
 from __future__ import annotations
 
@@ -11,200 +7,196 @@ import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.nn.functional import pad
 
-from metalabelnet.engine.hopper.nvrtc import Kernel, boxes
+from metalabelnet.engine.hopper.nvrtc import Kernel, make_tensor_map
 from metalabelnet.engine.hopper.tiling import (
-    RESERVED,
-    ROW,
-    SHARED,
-    by_eights,
-    bytes_of_rows,
-    compiles,
-    kernel,
-    last,
-    of_this_kind,
-    padded,
-    processors,
-    product,
-    shared_out,
+    MAX_SHARED_BYTES,
+    RESERVED_SHARED_BYTES,
+    ROW_BYTES,
+    are_multiples_of_8,
+    balanced_ctas,
+    channels_last,
+    compile_failure,
+    load_kernel,
+    pad_to,
+    sm_count,
+    tile_bytes,
+    wgmma_source,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from torch import fx
 
-MOST = 208  # columns of a product: what a warpgroup adds up is in its registers
-NOTHING, SQUARES, PRODUCTS, POSITIVE, RECTIFIED = range(5)  # what the kernel does with each output
+    from metalabelnet.engine.kernels import ChannelAffine
+
+MAX_OUT_CHANNELS_PER_CTA = 208  # a warpgroup holds the accumulators in registers
+STORE, SUM_SQUARES, SUM_PRODUCTS, SUM_MASKED_PRODUCTS, AFFINE_RELU = range(5)  # the kernel's epilogues
+EPILOGUES_WITH_SUMS = (SUM_SQUARES, SUM_PRODUCTS, SUM_MASKED_PRODUCTS)
+SUM_SQUARES_ARGUMENT = 4  # the position of `sum_squares` among the operator's arguments
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How the kernel goes about one layer; `conv3x3.cu` says what each number means."""
+class ConvPlan:
+    """Template arguments of the kernel for one layer, in their order; `conv3x3.cu` documents them."""
 
     height: int
     width: int
-    inputs: int
-    outputs: int
-    block: int
-    groups: int
-    rows: int
-    columns: int
-    stages: int
-    buffers: int
-    beside: int
+    in_channels: int
+    out_channels: int
+    block_out: int
+    warpgroups: int
+    tile_rows: int
+    tile_columns: int
+    weight_stages: int
+    tile_stages: int
+    ctas_per_sm: int
 
     @property
-    def blocks(self) -> int:
-        """Parts of the outputs."""
-        return -(-self.outputs // self.block)
+    def channel_blocks(self) -> int:
+        """Blocks of the output channels, each computed by its own CTAs."""
+        return -(-self.out_channels // self.block_out)
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory: tiles, weights, barriers, lines, totals of each warp, and what alignment takes."""
-        tile = -(-self.inputs // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
-        tiles, weights = self.groups * self.buffers * tile, self.stages * self.block * ROW
-        barriers, numbers = 2 * self.stages + self.groups * (1 + self.buffers), (self.groups * 4 + 1) * 2 * self.block
-        return tiles + weights + 8 * barriers + 4 * numbers + 1024 + 16
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA: tiles, weights, mbarriers, scales and shifts, sums of each warp, alignment."""
+        tile = -(-self.in_channels // 64) * tile_bytes((self.tile_rows + 2) * (self.tile_columns + 2))
+        tiles = self.warpgroups * self.tile_stages * tile
+        weights = self.weight_stages * self.block_out * ROW_BYTES
+        mbarriers = 2 * self.weight_stages + self.warpgroups * (1 + self.tile_stages)
+        epilogue_values = (self.warpgroups * 4 + 1) * 2 * self.block_out
+        return tiles + weights + 8 * mbarriers + 4 * epilogue_values + 1024 + 16
 
-    def wide(self, images: int, processors: int) -> int:
-        """Blocks for each part of the outputs, on so many processors."""
-        tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return shared_out(-(-tiles // self.groups), max(1, processors * self.beside // self.blocks))
+    def pixel_splits(self, images: int, sms: int) -> int:
+        """Return how many CTAs share the pixels of one block of output channels."""
+        tiles = images * (self.height // self.tile_rows) * (self.width // self.tile_columns)
+        return balanced_ctas(-(-tiles // self.warpgroups), max(1, sms * self.ctas_per_sm // self.channel_blocks))
 
 
 @functools.cache
-def plan(height: int, width: int, inputs: int, outputs: int) -> Plan | None:
-    """The way that was fastest where it was tried; none for layers the kernel does not take."""
-    if not by_eights(height, width, inputs, outputs):
+def make_conv_plan(height: int, width: int, in_channels: int, out_channels: int) -> ConvPlan | None:
+    """Return the configuration that was fastest in measurements, or None for an unsupported layer."""
+    if not are_multiples_of_8(height, width, in_channels, out_channels):
         return None
-    layer = height, width, inputs, outputs
-    block = -(-outputs // (8 * -(-outputs // MOST))) * 8
-    parts = 9 * -(-inputs // 64)
-    ways = []
-    if block <= 128:  # all weights stay
+    layer = height, width, in_channels, out_channels
+    block = -(-out_channels // (8 * -(-out_channels // MAX_OUT_CHANNELS_PER_CTA))) * 8
+    weight_parts = 9 * -(-in_channels // 64)
+    candidates = []
+    if block <= 128:  # all weights stay in shared memory
         choices = (4, 2), (2, 2), (2, 1)
-        ways += [Plan(*layer, block, groups, 8, 8, parts, buffers, 1) for groups, buffers in choices]
-    wide = block <= 128 and width % 16 == 0
-    if wide:  # two blocks on a processor: one stores while the other multiplies
-        ways += [Plan(*layer, block, 1, 8, 16, 3, 1, 2)]
-    groups, columns = (2, 16) if wide else (1, 8)
-    ways += [Plan(*layer, block, groups, 8, columns, stages, 1, 1) for stages in (8, 7, 6, 5, 4)]
-    return next((way for way in ways if way.beside * (way.shared + RESERVED) <= SHARED + RESERVED), None)
+        candidates += [ConvPlan(*layer, block, groups, 8, 8, weight_parts, tiles, 1) for groups, tiles in choices]
+    is_wide = block <= 128 and width % 16 == 0
+    if is_wide:  # two CTAs per SM: one stores while the other multiplies
+        candidates += [ConvPlan(*layer, block, 1, 8, 16, 3, 1, 2)]
+    groups, columns = (2, 16) if is_wide else (1, 8)
+    candidates += [ConvPlan(*layer, block, groups, 8, columns, stages, 1, 1) for stages in (8, 7, 6, 5, 4)]
+    return next((plan for plan in candidates if _fits(plan)), None)
 
 
-def takes(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], *, back: bool
-) -> bool:
-    """Whether the kernel does this convolution, or goes back."""
-    if not of_this_kind(x, weight, stride, padding, dilation):
-        return False
-    outputs, inputs = weight.shape[:2]
-    way = plan(*x.shape[2:], *((outputs, inputs) if back else (inputs, outputs)))
-    return way is not None and _works(way, x.device)
+def _fits(plan: ConvPlan) -> bool:
+    per_cta = plan.shared_bytes + RESERVED_SHARED_BYTES
+    return plan.ctas_per_sm * per_cta <= MAX_SHARED_BYTES + RESERVED_SHARED_BYTES
 
 
-class Line(NamedTuple):
-    """For every output a line over other numbers, of the same form as what comes out."""
+class HopperConvResult(NamedTuple):
+    """The kernel's output and its operands (see `kernels.ConvResult`).
 
-    of: Tensor
-    slope: Tensor
-    at_zero: Tensor
-
-
-class Made(NamedTuple):
-    """What the kernel gives, and of what it is made.
-
-    sums   of the outputs, and of their squares or products, over parts of the pixels: [parts, 2, outputs]
+    `partial_sums` has the sums of the outputs, and of their squares or products, of each CTA: [CTAs, 2, channels].
     """
 
     y: Tensor
-    sums: Tensor
+    partial_sums: Tensor
     x: Tensor
     weight: Tensor
-    plus: Tensor | None
+    addend: Tensor | None
 
-    def again(self, *, plus: Tensor | None = None, other: Tensor | None = None, positive: Line | None = None) -> Made:
-        """The same plus another tensor, summed with its products with another; zero but where a line is positive."""
-        plus = self.plus if plus is None else plus
-        of, outputs = (self.x, self.weight), self.y.shape[1]
-        if positive is None:
-            return _made(*of, outputs, plus, other)
-        line = (padded(each, outputs) for each in (positive.slope, positive.at_zero))
-        return _made(*of, outputs, plus, positive.of, *line)
+    def reissue(
+        self, *, addend: Tensor | None = None, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None
+    ) -> HopperConvResult:
+        """Compute `y + addend` and, per channel, the sums of the output and of its product with `factor`.
 
-    def rectified(self, slope: Tensor, at_zero: Tensor) -> Tensor:
-        """Of every output its line, or zero where that is below."""
-        outputs = self.y.shape[1]
-        line = (padded(each, outputs) for each in (slope, at_zero))
-        return _made(self.x, self.weight, outputs, None, None, *line).y
+        With `relu_mask` the output is zero where that expression is not positive, and the factor is `relu_mask.x`.
+        """
+        addend = self.addend if addend is None else addend
+        channels = self.y.shape[1]
+        if relu_mask is None:
+            return _run(self.x, self.weight, channels, addend, factor)
+        scale, shift = (pad_to(each, channels) for each in (relu_mask.scale, relu_mask.shift))
+        return _run(self.x, self.weight, channels, addend, relu_mask.x, scale, shift)
 
-    def totals(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """The sums over all pixels, for each of so many outputs."""
-        return self.sums[:, 0, :outputs].sum(0), self.sums[:, 1, :outputs].sum(0)
+    def affine_relu(self, scale: Tensor, shift: Tensor) -> Tensor:
+        """Compute `relu(scale * y + shift)` instead of y."""
+        channels = self.y.shape[1]
+        scale, shift = (pad_to(each, channels) for each in (scale, shift))
+        return _run(self.x, self.weight, channels, None, None, scale, shift).y
+
+    def channel_sums(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Return the sums of the first channels' outputs, and of their squares or of their products with the factor."""
+        return self.partial_sums[:, 0, :channels].sum(0), self.partial_sums[:, 1, :channels].sum(0)
 
 
-def convolution(x: Tensor, weight: Tensor) -> Made:
-    """The convolution; its sums are with squares."""
-    return _made(last(x), _in_rows(weight), len(weight), squares=True)
+def forward(x: Tensor, weight: Tensor) -> HopperConvResult:
+    """Return the convolution, with the sums of its outputs and of their squares."""
+    return _run(channels_last(x), _pad_rows(weight), len(weight), sum_squares=True)
 
 
-def back(grad: Tensor, weight: Tensor) -> Made:
-    """From the gradient by what comes out of the convolution to the gradient by what went in; without sums.
+def dgrad(grad: Tensor, weight: Tensor) -> HopperConvResult:
+    """Return the gradient with respect to the input, without sums.
 
-    It is a convolution, too: the taps the other way round, from outputs to inputs.
+    It is a convolution with flipped taps, from output channels to input channels.
     """
-    return _made(last(grad), _in_rows(weight.flip(2, 3).transpose(0, 1)), weight.shape[1])
+    return _run(channels_last(grad), _pad_rows(weight.flip(2, 3).transpose(0, 1)), weight.shape[1])
 
 
-def _made(
+def _run(
     x: Tensor,
     weight: Tensor,
-    outputs: int,
-    plus: Tensor | None = None,
-    other: Tensor | None = None,
-    slope: Tensor | None = None,
-    at_zero: Tensor | None = None,
+    out_channels: int,
+    addend: Tensor | None = None,
+    factor: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
     *,
-    squares: bool = False,
-) -> Made:
-    y, sums = _conv3x3(x, weight, processors(x.device), outputs, squares, plus, other, slope, at_zero)
-    return Made(y, sums, x, weight, plus)
+    sum_squares: bool = False,
+) -> HopperConvResult:
+    y, sums = _conv3x3(x, weight, sm_count(x.device), out_channels, sum_squares, addend, factor, scale, shift)
+    return HopperConvResult(y, sums, x, weight, addend)
 
 
-def without_idle_totals(graph: fx.Graph) -> None:
-    """Have no convolution of a recording add up squares that nothing reads."""
+def drop_unused_sums(graph: fx.Graph) -> None:
+    """Turn off the sums of squares in the calls of a graph whose sums nothing reads."""
+    at = SUM_SQUARES_ARGUMENT
     for node in graph.nodes:
         if node.target is torch.ops.metalabelnet.conv3x3.default and all(user.args[1] == 0 for user in node.users):
-            node.args = (*node.args[:4], False, *node.args[5:])
+            node.args = (*node.args[:at], False, *node.args[at + 1 :])
 
 
-def _in_rows(weight: Tensor) -> Tensor:
-    """The weights with zeros behind the inputs, up to whole rows: those that begin anywhere take twice as long."""
-    return last(pad(weight, [0, 0, 0, 0, 0, -weight.shape[1] % 64]))
+def _pad_rows(weight: Tensor) -> Tensor:
+    """Return the weights with input channels padded to full rows: TMA loads of unaligned rows take twice as long."""
+    return channels_last(pad(weight, [0, 0, 0, 0, 0, -weight.shape[1] % 64]))
 
 
 @torch.library.custom_op("metalabelnet::conv3x3", mutates_args=())
 def _conv3x3(
     x: Tensor,
     weight: Tensor,
-    processors: int,
-    outputs: int,
-    squares: bool,  # noqa: FBT001
-    plus: Tensor | None,
-    other: Tensor | None,
-    slope: Tensor | None,
-    at_zero: Tensor | None,
+    sm_count: int,
+    out_channels: int,
+    sum_squares: bool,  # noqa: FBT001
+    addend: Tensor | None,
+    factor: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    way, then = _plan_for(x, outputs), _then(squares, other, slope)
-    images, taps = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
-    y, sums = _empty(x, way, processors, then)
-    assert all(t is None or (t.shape, t.stride(), t.dtype) == (y.shape, y.stride(), y.dtype) for t in (plus, other))
-    grid = way.wide(len(x), processors), way.blocks
-    tiles = boxes(images, [1, way.rows + 2, way.columns + 2, 64])
-    weights = boxes(taps.flatten(1, 2), [way.block, 1, 64])
-    run = _kernel(way, x.device, plus is not None, then)
-    run(grid, way.groups * 128, tiles, weights, y, sums, plus, other, slope, at_zero, len(x))
+    plan, epilogue = _plan_for(x, out_channels), _select_epilogue(sum_squares, factor, scale)
+    y, sums = _allocate(x, plan, sm_count, epilogue)
+    assert all(t is None or (t.shape, t.stride(), t.dtype) == (y.shape, y.stride(), y.dtype) for t in (addend, factor))
+    grid = plan.pixel_splits(len(x), sm_count), plan.channel_blocks
+    x_map = make_tensor_map(x.permute(0, 2, 3, 1), [1, plan.tile_rows + 2, plan.tile_columns + 2, 64])
+    weight_map = make_tensor_map(weight.permute(0, 2, 3, 1).flatten(1, 2), [plan.block_out, 1, 64])
+    kernel = _get_kernel(plan, x.device, addend is not None, epilogue)
+    kernel(grid, plan.warpgroups * 128, x_map, weight_map, y, sums, addend, factor, scale, shift, len(x))
     return y, sums
 
 
@@ -212,45 +204,47 @@ def _conv3x3(
 def _(
     x: Tensor,
     weight: Tensor,  # noqa: ARG001
-    processors: int,
-    outputs: int,
-    squares: bool,  # noqa: FBT001
-    plus: Tensor | None,  # noqa: ARG001
-    other: Tensor | None,
-    slope: Tensor | None,
-    at_zero: Tensor | None,  # noqa: ARG001
+    sm_count: int,
+    out_channels: int,
+    sum_squares: bool,  # noqa: FBT001
+    addend: Tensor | None,  # noqa: ARG001
+    factor: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    return _empty(x, _plan_for(x, outputs), processors, _then(squares, other, slope))
+    return _allocate(x, _plan_for(x, out_channels), sm_count, _select_epilogue(sum_squares, factor, scale))
 
 
-def _then(squares: bool, other: Tensor | None, slope: Tensor | None) -> int:  # noqa: FBT001
-    """What is asked for, in the kernel's words."""
-    if other is not None:
-        return PRODUCTS if slope is None else POSITIVE
-    if slope is not None:
-        return RECTIFIED
-    return SQUARES if squares else NOTHING
+def _select_epilogue(sum_squares: bool, factor: Tensor | None, scale: Tensor | None) -> int:  # noqa: FBT001
+    """Return the epilogue that these arguments of the operator ask for."""
+    if factor is not None:
+        return SUM_PRODUCTS if scale is None else SUM_MASKED_PRODUCTS
+    if scale is not None:
+        return AFFINE_RELU
+    return SUM_SQUARES if sum_squares else STORE
 
 
-def _plan_for(x: Tensor, outputs: int) -> Plan:
-    way = plan(*x.shape[2:], x.shape[1], outputs)
-    assert way is not None
-    return way
+def _plan_for(x: Tensor, out_channels: int) -> ConvPlan:
+    plan = make_conv_plan(*x.shape[2:], x.shape[1], out_channels)
+    assert plan is not None
+    return plan
 
 
-def _empty(x: Tensor, way: Plan, processors: int, then: int) -> tuple[Tensor, Tensor]:
-    shape = len(x), way.outputs, way.height, way.width
+def _allocate(x: Tensor, plan: ConvPlan, sm_count: int, epilogue: int) -> tuple[Tensor, Tensor]:
+    shape = len(x), plan.out_channels, plan.height, plan.width
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    rows = way.wide(len(x), processors) if then in (SQUARES, PRODUCTS, POSITIVE) else 0
-    return y, x.new_empty((rows, 2, way.outputs), dtype=torch.float32)
+    rows = plan.pixel_splits(len(x), sm_count) if epilogue in EPILOGUES_WITH_SUMS else 0
+    return y, x.new_empty((rows, 2, plan.out_channels), dtype=torch.float32)
 
 
 @functools.cache
-def _kernel(way: Plan, device: torch.device, plus: bool, then: int) -> Kernel:  # noqa: FBT001
-    numbers = [int(number) for number in (*dataclasses.astuple(way), plus, then)]
-    return kernel("conv3x3", numbers, product(way.block, a_turned=False, b_turned=False), way.shared, device)
+def _get_kernel(plan: ConvPlan, device: torch.device, has_addend: bool, epilogue: int) -> Kernel:  # noqa: FBT001
+    arguments = [int(argument) for argument in (*dataclasses.astuple(plan), has_addend, epilogue)]
+    wgmma = wgmma_source(plan.block_out, transpose_a=False, transpose_b=False)
+    return load_kernel("conv3x3", arguments, wgmma, plan.shared_bytes, device)
 
 
 @functools.cache
-def _works(way: Plan, device: torch.device) -> bool:
-    return compiles(lambda: _kernel(way, device, plus=False, then=SQUARES))
+def conv_compile_failure(plan: ConvPlan, device: torch.device) -> str | None:
+    """Return why the kernel cannot be compiled, or None."""
+    return compile_failure(lambda: _get_kernel(plan, device, False, SUM_SQUARES))  # noqa: FBT003

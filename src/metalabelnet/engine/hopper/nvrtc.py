@@ -1,4 +1,4 @@
-"""Kernels of our own: compiled by the library that comes with PyTorch, kept on disk, started on the current stream."""
+"""CUDA kernels compiled by NVRTC (the runtime compiler that PyTorch ships), cached on disk, launched by the driver."""
 
 from __future__ import annotations
 
@@ -13,68 +13,102 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from metalabelnet.engine import torch_private
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Values of the driver API's enumerations.
+FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9
+TENSOR_MAP_INTERLEAVE_NONE = 0
+TENSOR_MAP_SWIZZLE_128B = 3
+TENSOR_MAP_L2_PROMOTION_128B = 2
+TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0  # out-of-bounds elements are zero
 
-class Map(ctypes.Structure):
-    """How a tensor lies in memory, for kernels that bring boxes of it: a value only the driver can read."""
+TENSOR_MAP_ALIGNMENT = 64  # bytes
+
+
+class TensorMap(ctypes.Structure):
+    """A CUtensorMap: the layout of a tensor in global memory, for TMA loads. Its content is opaque."""
 
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
 
 class Kernel:
-    """One kernel on one card: `name` is an expression that names a template of the source with its arguments."""
+    """A compiled kernel on one device.
 
-    def __init__(self, source: str, name: str, shared: int, device: torch.device) -> None:
-        binary, mangled = _compiled(source, name)
+    Parameters
+    ----------
+    source : str
+        CUDA C++ source.
+    name : str
+        Name expression of the kernel, with its template arguments.
+    shared_bytes : int
+        Dynamic shared memory of a CTA.
+    device : torch.device
+        Where it is launched.
+    """
+
+    def __init__(self, source: str, name: str, shared_bytes: int, device: torch.device) -> None:
+        binary, mangled_name = _load_or_compile(source, name)
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._shared, self._device = shared, device
-        most_shared_memory = 8
+        self._shared_bytes, self._device = shared_bytes, device
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # the driver's context must be there
+            torch.cuda.current_stream()  # creates the driver's context
             _check(_driver().cuModuleLoadData(ctypes.byref(module), binary))
-            _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), module, mangled.encode()))
-            _check(_driver().cuFuncSetAttribute(self._function, most_shared_memory, shared))
+            _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), module, mangled_name.encode()))
+            attribute = FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _check(_driver().cuFuncSetAttribute(self._function, attribute, shared_bytes))
 
-    def __call__(self, grid: tuple[int, int], threads: int, *args: Tensor | Map | int | None) -> None:
-        """Start it on the current stream."""
-        values = [_value(arg) for arg in args]
-        places = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        shape = grid[0], grid[1], 1, threads, 1, 1
+    def __call__(self, grid: tuple[int, int], threads: int, *args: Tensor | TensorMap | int | None) -> None:
+        """Launch the kernel on the current stream."""
+        values = [_to_ctypes(arg) for arg in args]
+        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        dimensions = grid[0], grid[1], 1, threads, 1, 1
         with torch.cuda.device(self._device):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            _check(_driver().cuLaunchKernel(self._function, *shape, self._shared, stream, places, None))
+            _check(_driver().cuLaunchKernel(self._function, *dimensions, self._shared_bytes, stream, pointers, None))
 
 
-def boxes(x: Tensor, box: Sequence[int]) -> Map:
-    """A map of a tensor in bfloat16 without gaps, for boxes of this shape that may reach beyond its ends: zeros there.
+def make_tensor_map(x: Tensor, box: Sequence[int]) -> TensorMap:
+    """Return the tensor map of a contiguous bfloat16 tensor, for TMA loads of boxes of this shape.
 
-    A row of the last dimension is 64 numbers, and lies swizzled in shared memory.
+    Parts of a box outside the tensor are filled with zeros. A row of the last dimension is 64 values (128 bytes), and
+    is swizzled in shared memory.
     """
     assert x.is_contiguous()
     assert x.dtype == torch.bfloat16
-    bfloat16, swizzle_128_bytes, fetch_128_bytes = 9, 3, 2
-    room = (ctypes.c_uint8 * (ctypes.sizeof(Map) + 64))()
-    found = Map.from_buffer(room, -ctypes.addressof(room) % 64)
-    count = x.ndim
-    sizes = (ctypes.c_uint64 * count)(*reversed(x.shape))
-    strides = (ctypes.c_uint64 * (count - 1))(*[2 * stride for stride in reversed(x.stride()[:-1])])
-    shape, every = (ctypes.c_uint32 * count)(*reversed(box)), (ctypes.c_uint32 * count)(*[1] * count)
-    options = 0, swizzle_128_bytes, fetch_128_bytes, 0
-    where = ctypes.c_void_p(x.data_ptr())
+    buffer = (ctypes.c_uint8 * (ctypes.sizeof(TensorMap) + TENSOR_MAP_ALIGNMENT))()
+    tensor_map = TensorMap.from_buffer(buffer, -ctypes.addressof(buffer) % TENSOR_MAP_ALIGNMENT)
+    rank = x.ndim
+    sizes = (ctypes.c_uint64 * rank)(*reversed(x.shape))  # the driver expects the fastest dimension first
+    strides = (ctypes.c_uint64 * (rank - 1))(*[2 * stride for stride in reversed(x.stride()[:-1])])  # in bytes
+    box_sizes = (ctypes.c_uint32 * rank)(*reversed(box))
+    element_strides = (ctypes.c_uint32 * rank)(*[1] * rank)
     _check(
         _driver().cuTensorMapEncodeTiled(
-            ctypes.byref(found), bfloat16, count, where, sizes, strides, shape, every, *options
+            ctypes.byref(tensor_map),
+            TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            rank,
+            ctypes.c_void_p(x.data_ptr()),
+            sizes,
+            strides,
+            box_sizes,
+            element_strides,
+            TENSOR_MAP_INTERLEAVE_NONE,
+            TENSOR_MAP_SWIZZLE_128B,
+            TENSOR_MAP_L2_PROMOTION_128B,
+            TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
-    return found
+    return tensor_map
 
 
-def _value(arg: Tensor | Map | int | None) -> Any:
+def _to_ctypes(arg: Tensor | TensorMap | int | None) -> Any:
     if arg is None or isinstance(arg, Tensor):
         return ctypes.c_void_p(None if arg is None else arg.data_ptr())
-    return arg if isinstance(arg, Map) else ctypes.c_int(arg)
+    return arg if isinstance(arg, TensorMap) else ctypes.c_int(arg)
 
 
 @functools.cache
@@ -84,23 +118,21 @@ def _driver() -> ctypes.CDLL:
 
 def _check(result: int) -> None:
     if result:
-        raise RuntimeError(f"CUDA's driver says {result}")
+        raise RuntimeError(f"the CUDA driver returned error {result}")
 
 
-def _compiled(source: str, name: str) -> tuple[bytes, str]:
-    """The kernel's code and the name it has there, compiled now or before."""
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-    from torch.cuda._utils import _nvrtc_compile
-
-    what = hashlib.sha256("\n".join([source, name, str(torch.__version__), str(torch.version.cuda)]).encode())
-    place = Path(cache_dir()) / "metalabelnet" / f"{what.hexdigest()}.cubin"
-    if place.exists():
-        mangled, _, binary = place.read_bytes().partition(b"\n")
+def _load_or_compile(source: str, name: str) -> tuple[bytes, str]:
+    """Return the kernel's cubin and its mangled name, from the disk cache if it was compiled before."""
+    cache_dir, nvrtc_compile = torch_private.load("cache_dir"), torch_private.load("nvrtc_compile")
+    digest = hashlib.sha256("\n".join([source, name, str(torch.__version__), str(torch.version.cuda)]).encode())
+    cached = Path(cache_dir()) / "metalabelnet" / f"{digest.hexdigest()}.cubin"
+    if cached.exists():
+        mangled, _, binary = cached.read_bytes().partition(b"\n")
         return binary, mangled.decode()
-    binary, mangled_name = _nvrtc_compile(source, name, "90a", nvcc_options=["--std=c++17"])
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, written = tempfile.mkstemp(dir=place.parent)
+    binary, mangled_name = nvrtc_compile(source, name, "90a", nvcc_options=["--std=c++17"])
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=cached.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(mangled_name.encode() + b"\n" + binary)
-    Path(written).replace(place)
+    Path(temporary).replace(cached)
     return binary, mangled_name

@@ -1,4 +1,4 @@
-"""What the kernels have in common: the layers they are for, how work is shared out, how their source is made."""
+"""What both kernels share: the layers they support, the distribution of work, and how their source is assembled."""
 
 from __future__ import annotations
 
@@ -16,83 +16,88 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SHARED = 232_448  # bytes of shared memory a block may have
-RESERVED = 1024  # bytes of it that every block takes besides
-ROW = 128  # bytes of a row there: 64 channels of a pixel
+MAX_SHARED_BYTES = 232_448  # shared memory of one CTA
+RESERVED_SHARED_BYTES = 1024  # shared memory that the driver reserves for each CTA in addition
+ROW_BYTES = 128  # a row in shared memory: 64 channels of a pixel
+MAX_REASON_CHARACTERS = 200
 
 
-def of_this_kind(x: Tensor, weight: Tensor, *around: Sequence[int]) -> bool:
-    """3×3, one step at a time, a border of one, bfloat16, a card of this kind."""
+def is_supported_layer(x: Tensor, weight: Tensor, *geometry: Sequence[int]) -> bool:
+    """Tell whether a layer is 3×3 with stride, padding and dilation 1, in bfloat16, on compute capability 9.0."""
     if not (x.is_cuda and x.dtype == weight.dtype == torch.bfloat16 and weight.shape[2:] == (3, 3) and x.ndim == 4):
         return False
-    ones = all(number == 1 for numbers in around for number in numbers)
-    return ones and torch.cuda.get_device_capability(x.device) == (9, 0)
+    all_ones = all(number == 1 for numbers in geometry for number in numbers)
+    return all_ones and torch.cuda.get_device_capability(x.device) == (9, 0)
 
 
-def by_eights(*sizes: int) -> bool:
-    """Whether all are multiples of eight: sides of patches, channels of the 16 bytes that are brought at once."""
+def are_multiples_of_8(*sizes: int) -> bool:
+    """Tell whether all sizes are multiples of eight: sides of 8×8 subtiles, channels of 16-byte TMA loads."""
     return not any(size % 8 for size in sizes)
 
 
-def bytes_of_rows(pixels: int) -> int:
-    """Of so many rows in shared memory, up to where the next may begin."""
-    return -(-pixels * ROW // 1024) * 1024
+def tile_bytes(pixels: int) -> int:
+    """Return the bytes of shared memory for a row per pixel, rounded up to the alignment of the next tile."""
+    return -(-pixels * ROW_BYTES // 1024) * 1024
 
 
-def shared_out(work: int, most: int) -> int:
-    """The fewest blocks, up to so many, that do not have to do more each."""
-    return -(-work // -(-work // most))
+def balanced_ctas(work: int, max_ctas: int) -> int:
+    """Return the fewest CTAs, at most `max_ctas`, that need no more rounds than `max_ctas` would."""
+    return -(-work // -(-work // max_ctas))
 
 
-def last(x: Tensor) -> Tensor:
-    """The tensor with its channels last."""
+def channels_last(x: Tensor) -> Tensor:
+    """Return the tensor in channels-last memory format."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def padded(by_output: Tensor, outputs: int) -> Tensor:
-    """A number for each output, with zeros for those that are there to make eights."""
-    return pad(by_output, [0, outputs - len(by_output)])
+def pad_to(per_channel: Tensor, channels: int) -> Tensor:
+    """Return one value per channel, with zeros for the channels that are padding."""
+    return pad(per_channel, [0, channels - len(per_channel)])
 
 
 @functools.cache
-def processors(device: torch.device) -> int:
-    """How many there are, each with tensor cores and shared memory of its own."""
+def sm_count(device: torch.device) -> int:
+    """Return the number of SMs."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def kernel(name: str, numbers: Sequence[int], mma: str, shared: int, device: torch.device) -> Kernel:
-    """The template of this name, in the file of this name, with these arguments."""
-    return Kernel(source(name, mma), f"{name}<{', '.join(str(number) for number in numbers)}>", shared, device)
+def load_kernel(
+    name: str, template_arguments: Sequence[int], wgmma: str, shared_bytes: int, device: torch.device
+) -> Kernel:
+    """Return the kernel template `name` of the file `name`.cu with these arguments."""
+    expression = f"{name}<{', '.join(str(argument) for argument in template_arguments)}>"
+    return Kernel(kernel_source(name, wgmma), expression, shared_bytes, device)
 
 
-def compiles(make: Callable[[], object]) -> bool:
-    """Whether a kernel can be made here: not with an older PyTorch, or no compiler beside it."""
+def compile_failure(compile_kernels: Callable[[], object]) -> str | None:
+    """Return why a kernel cannot be compiled (an unsupported PyTorch, a missing compiler), or None."""
     try:
-        make()
-    except Exception:  # whatever it was, the library does what the kernel would
-        return False
-    return True
+        compile_kernels()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:MAX_REASON_CHARACTERS]
+        return reason or type(error).__name__
+    return None
 
 
-def source(name: str, mma: str) -> str:
-    """The text of one file, behind what all have in common and the product it asks for."""
-    here = Path(__file__).parent
-    common, own = ((here / file).read_text(encoding="utf-8") for file in ("hopper.cuh", f"{name}.cu"))
-    return "\n".join([common, mma, own])
+def kernel_source(name: str, wgmma: str) -> str:
+    """Return the source of one .cu file, preceded by the common header and the wgmma instruction it uses."""
+    folder = Path(__file__).parent
+    header, kernel = ((folder / file).read_text(encoding="utf-8") for file in ("hopper.cuh", f"{name}.cu"))
+    return "\n".join([header, wgmma, kernel])
 
 
-def product(columns: int, *, a_turned: bool, b_turned: bool) -> str:
-    """The instruction that multiplies, for so many columns: it names every register.
+def wgmma_source(columns: int, *, transpose_a: bool, transpose_b: bool) -> str:
+    """Return the function `wgmma` for this number of columns; the instruction lists every accumulator register.
 
-    sums[64, columns] (+)= a[64, 16] b[columns, 16]; turned, the sixteen come first in memory.
+    acc[64, columns] (+)= a[64, 16] b[columns, 16]; a transposed operand has the sixteen as its leading dimension.
     """
     count = columns // 2
     registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    accumulators = ", ".join(f'"+f"(acc[{i}])' for i in range(count))
     shape = f"m64n{columns}k16.f32.bf16.bf16"
-    operands = f"%{count}, %{count + 1}, p, 1, 1, {int(a_turned)}, {int(b_turned)}"
-    return f"""__device__ __forceinline__ void mma(int add, float (&sums)[{count}], u64 a, u64 b) {{
+    operands = f"%{count}, %{count + 1}, p, 1, 1, {int(transpose_a)}, {int(transpose_b)}"
+    return f"""__device__ __forceinline__ void wgmma(int accumulate, float (&acc)[{count}], u64 a, u64 b) {{
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"
                  "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {operands};\\n}}"
-                 : {sums} : "l"(a), "l"(b), "r"(add));
+                 : {accumulators} : "l"(a), "l"(b), "r"(accumulate));
 }}"""

@@ -1,149 +1,140 @@
-"""The gradient by the weights: how the kernel in `grad3x3.cu` goes about a layer, and an operator for recordings."""
+"""wgrad: the launch configuration of the kernel in `wgrad3x3.cu`, and an operator for traced graphs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from metalabelnet.engine.hopper.nvrtc import Kernel, boxes
+from metalabelnet.engine.hopper.nvrtc import Kernel, make_tensor_map
 from metalabelnet.engine.hopper.tiling import (
-    ROW,
-    by_eights,
-    bytes_of_rows,
-    compiles,
-    kernel,
-    last,
-    of_this_kind,
-    padded,
-    processors,
-    product,
-    shared_out,
-    source,
+    ROW_BYTES,
+    are_multiples_of_8,
+    balanced_ctas,
+    channels_last,
+    compile_failure,
+    kernel_source,
+    load_kernel,
+    pad_to,
+    sm_count,
+    tile_bytes,
+    wgmma_source,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from metalabelnet.engine.kernels import AffineGrad
 
-THREADS = 384  # three warpgroups
-MOST = 72  # inputs of a block: what a warpgroup adds up of three taps is in its registers
+THREADS = 384  # three warpgroups, one for each row of taps
+OUT_CHANNELS_PER_CTA = 64
+MAX_IN_CHANNELS_PER_CTA = 72  # a warpgroup holds the accumulators of three taps in registers
+REDUCTION_THREADS = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How the kernel goes about one layer; `grad3x3.cu` says what each number means."""
+class WgradPlan:
+    """Template arguments of the kernel for one layer, in their order; `wgrad3x3.cu` documents them."""
 
     height: int
     width: int
-    inputs: int
-    outputs: int
-    block: int
-    rows: int
-    columns: int
+    in_channels: int
+    out_channels: int
+    block_in: int
+    tile_rows: int
+    tile_columns: int
     stages: int
-    joined: bool
+    affine_grad: bool
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory: tiles of what went in and of the gradient, barriers, what is lost to alignment."""
-        theirs = -(-self.block // 64) * bytes_of_rows((self.rows + 2) * (self.columns + 2))
-        ours = (1 + self.joined) * self.rows * self.columns * ROW
-        return self.stages * (theirs + ours + 16) + 1024
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA: tiles of the input and of the gradient, mbarriers, alignment."""
+        input_tiles = -(-self.block_in // 64) * tile_bytes((self.tile_rows + 2) * (self.tile_columns + 2))
+        grad_tiles = (1 + self.affine_grad) * self.tile_rows * self.tile_columns * ROW_BYTES
+        return self.stages * (input_tiles + grad_tiles + 16) + 1024
 
     @property
-    def blocks(self) -> int:
-        """Parts of the weights."""
-        return -(-self.outputs // 64) * -(-self.inputs // self.block)
+    def weight_blocks(self) -> int:
+        """Blocks of the weights, each computed by its own CTAs."""
+        return -(-self.out_channels // OUT_CHANNELS_PER_CTA) * -(-self.in_channels // self.block_in)
 
-    def parts(self, images: int, processors: int) -> int:
-        """Parts of the pixels, on so many processors."""
-        tiles = images * (self.height // self.rows) * (self.width // self.columns)
-        return shared_out(tiles, max(1, processors // self.blocks))
+    def pixel_splits(self, images: int, sms: int) -> int:
+        """Return how many CTAs share the pixels of one weight block."""
+        tiles = images * (self.height // self.tile_rows) * (self.width // self.tile_columns)
+        return balanced_ctas(tiles, max(1, sms // self.weight_blocks))
 
 
 @functools.cache
-def plan(height: int, width: int, inputs: int, outputs: int, *, joined: bool = False) -> Plan | None:
-    """A way that fits the registers of three warpgroups; none for layers the kernel does not take."""
-    if not by_eights(height, width, inputs, outputs):
+def make_wgrad_plan(
+    height: int, width: int, in_channels: int, out_channels: int, *, affine_grad: bool = False
+) -> WgradPlan | None:
+    """Return a configuration that fits the registers of three warpgroups, or None for an unsupported layer."""
+    if not are_multiples_of_8(height, width, in_channels, out_channels):
         return None
-    block = -(-inputs // (8 * -(-inputs // MOST))) * 8
-    columns = 16 if width % 16 == 0 and block <= 64 else 8
-    return Plan(height, width, inputs, outputs, block, 8, columns, 3 if joined else 5, joined)
+    block_in = -(-in_channels // (8 * -(-in_channels // MAX_IN_CHANNELS_PER_CTA))) * 8
+    tile_columns = 16 if width % 16 == 0 and block_in <= 64 else 8
+    stages = 3 if affine_grad else 5
+    return WgradPlan(height, width, in_channels, out_channels, block_in, 8, tile_columns, stages, affine_grad)
 
 
-def takes_by_weight(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> bool:
-    """Whether the kernel finds the gradient by these weights."""
-    if not of_this_kind(x, weight, stride, padding, dilation):
-        return False
-    way = plan(*x.shape[2:], weight.shape[1], weight.shape[0])
-    return way is not None and _works(way, x.device)
+def wgrad(x: Tensor, grad: Tensor, affine_grad: AffineGrad | None = None) -> Tensor:
+    """Return the gradient with respect to the weights in float32, from the input and the gradient of the output.
 
-
-class Joined(NamedTuple):
-    """A gradient that is yet to be made of two: so much of each, and so much more, for every output."""
-
-    grad: Tensor
-    other: Tensor
-    of_grad: Tensor
-    of_other: Tensor
-    more: Tensor
-
-
-def by_weight(x: Tensor, grad: Tensor, joined: Joined | None = None) -> Tensor:
-    """The gradient by the weights, of what went in and the gradient by what came out; in float32.
-
-    If that gradient is known to be joined of two, the kernel joins them on its way.
+    If that gradient is an affine combination of two tensors, the kernel computes it while it loads them.
     """
-    if joined is None:
-        by_tap: Tensor = _grad3x3(last(x), last(grad), processors(x.device), None, None)
+    if affine_grad is None:
+        by_tap: Tensor = _wgrad3x3(channels_last(x), channels_last(grad), sm_count(x.device), None, None)
     else:
-        numbers = torch.stack([padded(each, joined.grad.shape[1]) for each in joined[2:]])
-        by_tap = _grad3x3(last(x), last(joined.grad), processors(x.device), last(joined.other), numbers)
+        channels = affine_grad.grad.shape[1]
+        coefficients = torch.stack([pad_to(each, channels) for each in affine_grad[2:]])
+        operands = channels_last(affine_grad.grad), sm_count(x.device), channels_last(affine_grad.x)
+        by_tap = _wgrad3x3(channels_last(x), *operands, coefficients)
     return by_tap.view(3, 3, *by_tap.shape[1:]).permute(2, 3, 0, 1)
 
 
-@torch.library.custom_op("metalabelnet::grad3x3", mutates_args=())
-def _grad3x3(x: Tensor, grad: Tensor, processors: int, other: Tensor | None, numbers: Tensor | None) -> Tensor:
-    way = plan(*x.shape[2:], x.shape[1], grad.shape[1], joined=other is not None)
-    assert way is not None
-    by_tap = _empty(x, grad)
-    parts = by_tap.new_empty((way.parts(len(x), processors), by_tap.numel()))
-    theirs = boxes(x.permute(0, 2, 3, 1), [1, way.rows + 2, way.columns + 2, 64])
-    ours = boxes(grad.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
-    others = ours if other is None else boxes(other.permute(0, 2, 3, 1), [1, way.rows, way.columns, 64])
-    _kernel(way, x.device)((len(parts), way.blocks), THREADS, theirs, ours, others, numbers, parts, len(x))
-    _add_up(x.device)((-(-by_tap.numel() // 128), 1), 256, parts, by_tap, *parts.shape)
+@torch.library.custom_op("metalabelnet::wgrad3x3", mutates_args=())
+def _wgrad3x3(x: Tensor, grad: Tensor, sm_count: int, other: Tensor | None, coefficients: Tensor | None) -> Tensor:
+    plan = make_wgrad_plan(*x.shape[2:], x.shape[1], grad.shape[1], affine_grad=other is not None)
+    assert plan is not None
+    by_tap = _allocate(x, grad)
+    partial = by_tap.new_empty((plan.pixel_splits(len(x), sm_count), by_tap.numel()))
+    x_map = make_tensor_map(x.permute(0, 2, 3, 1), [1, plan.tile_rows + 2, plan.tile_columns + 2, 64])
+    grad_box = [1, plan.tile_rows, plan.tile_columns, 64]
+    grad_map = make_tensor_map(grad.permute(0, 2, 3, 1), grad_box)
+    other_map = grad_map if other is None else make_tensor_map(other.permute(0, 2, 3, 1), grad_box)
+    arguments = x_map, grad_map, other_map, coefficients, partial, len(x)
+    _get_kernel(plan, x.device)((len(partial), plan.weight_blocks), THREADS, *arguments)
+    reduction_ctas = -(-by_tap.numel() // (REDUCTION_THREADS // 2))
+    _get_reduction_kernel(x.device)((reduction_ctas, 1), REDUCTION_THREADS, partial, by_tap, *partial.shape)
     return by_tap
 
 
-@_grad3x3.register_fake
-def _(x: Tensor, grad: Tensor, processors: int, other: Tensor | None, numbers: Tensor | None) -> Tensor:  # noqa: ARG001
-    return _empty(x, grad)
+@_wgrad3x3.register_fake
+def _(x: Tensor, grad: Tensor, sm_count: int, other: Tensor | None, coefficients: Tensor | None) -> Tensor:  # noqa: ARG001
+    return _allocate(x, grad)
 
 
-def _empty(x: Tensor, grad: Tensor) -> Tensor:
+def _allocate(x: Tensor, grad: Tensor) -> Tensor:
     return torch.empty((9, grad.shape[1], x.shape[1]), dtype=torch.float32, device=x.device)
 
 
 @functools.cache
-def _kernel(way: Plan, device: torch.device) -> Kernel:
-    return kernel("grad3x3", [int(n) for n in dataclasses.astuple(way)], _product(way.block), way.shared, device)
+def _get_kernel(plan: WgradPlan, device: torch.device) -> Kernel:
+    arguments = [int(argument) for argument in dataclasses.astuple(plan)]
+    return load_kernel("wgrad3x3", arguments, _wgmma(plan.block_in), plan.shared_bytes, device)
 
 
 @functools.cache
-def _add_up(device: torch.device) -> Kernel:
-    return Kernel(source("grad3x3", _product(8)), "add_up", 0, device)
+def _get_reduction_kernel(device: torch.device) -> Kernel:
+    return Kernel(kernel_source("wgrad3x3", _wgmma(8)), "sum_partials", 0, device)
 
 
-def _product(columns: int) -> str:
-    return product(columns, a_turned=True, b_turned=True)
+def _wgmma(columns: int) -> str:
+    return wgmma_source(columns, transpose_a=True, transpose_b=True)
 
 
 @functools.cache
-def _works(way: Plan, device: torch.device) -> bool:
-    return compiles(lambda: (_kernel(way, device), _add_up(device)))
+def wgrad_compile_failure(plan: WgradPlan, device: torch.device) -> str | None:
+    """Return why the kernel cannot be compiled, or None."""
+    return compile_failure(lambda: (_get_kernel(plan, device), _get_reduction_kernel(device)))

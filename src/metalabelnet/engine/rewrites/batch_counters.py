@@ -1,4 +1,4 @@
-"""BatchNorm counts its batches, each layer in a tensor of its own: in a recording all count in one kernel."""
+"""Rewrite: BatchNorm's `num_batches_tracked` counters, one tensor for each layer, are incremented by one kernel."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def count_together(graph: fx.Graph) -> None:
-    """Add up what is counted in inputs that nothing in the graph reads, and count it at the end."""
-    counted: dict[int, list[fx.Node]] = {}
+def merge_batch_counters(graph: fx.Graph) -> None:
+    """Replace increments of inputs that nothing else in the graph reads by one fused addition at the end."""
+    counters_by_increment: dict[int, list[fx.Node]] = {}
     for node in [node for node in graph.nodes if node.op == "placeholder"]:
-        steps = _steps(node)
-        if steps:
-            counted.setdefault(len(steps), []).append(node)
-            for step in reversed(steps):
-                graph.erase_node(step)
+        increments = _find_increments(node)
+        if increments:
+            counters_by_increment.setdefault(len(increments), []).append(node)
+            for increment in reversed(increments):
+                graph.erase_node(increment)
     end = next(node for node in graph.nodes if node.op == "output")
     with graph.inserting_before(end):
-        for count, nodes in counted.items():
-            graph.call_function(aten._foreach_add_.Scalar, (nodes, count))
+        for total, counters in counters_by_increment.items():
+            graph.call_function(aten._foreach_add_.Scalar, (counters, total))
 
 
-def _steps(node: fx.Node) -> list[fx.Node]:
-    """The nodes that add one to this input, the first first; none if anything else reads it."""
-    steps: list[fx.Node] = []
+def _find_increments(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that add one to this input, in order; none if anything else reads it."""
+    increments: list[fx.Node] = []
     while node.users:
-        step, *others = node.users
-        if others or not _adds_one(step, node):
+        user, *others = node.users
+        if others or not _adds_one(user, node):
             return []
-        steps.append(step)
-        node = step
-    return steps
+        increments.append(user)
+        node = user
+    return increments
 
 
-def _adds_one(step: Any, node: fx.Node) -> bool:
-    return step.target is aten.add_.Tensor and step.args == (node, 1) and not step.kwargs
+def _adds_one(user: Any, node: fx.Node) -> bool:
+    return user.target is aten.add_.Tensor and user.args == (node, 1) and not user.kwargs

@@ -1,11 +1,11 @@
-"""BatchNorm with everything that is one number a channel computed once a channel.
+"""Rewrite: BatchNorm with all per-channel values computed once per channel.
 
     y  = (x − mean) s + b                    s = w / √(var + ε)
     ∂x = s ∂y − (x − mean) c − m             m = s · mean of ∂y,  c = s · mean of ∂y (x − mean) / (var + ε)
 
-Joined to what comes before and after, each line is one kernel, and s, m, c are numbers it reads. That m and c both read
-s lets the compiler compute them in one kernel, too. Every such number costs as much as a fifth of x: where digits allow
-it, the line (x − mean) s + b is x s + t.
+Fused with its neighbors, each line is one kernel that reads s, m and c. Both m and c read s, so that Inductor computes
+them in one kernel, too. Reading one such value for every pixel costs as much as a fifth of x. Where precision allows,
+the mean is folded into the shift: (x − mean) s + b becomes x s + t.
 """
 
 from __future__ import annotations
@@ -14,71 +14,72 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from metalabelnet.core.forward_ad_cache import by_channel
-from metalabelnet.engine.materialize import kept
-from metalabelnet.engine.rewrites.max_pool import chosen
+from metalabelnet.core.forward_ad_cache import broadcast_channels
+from metalabelnet.engine.materialize import materialize
+from metalabelnet.engine.rewrites.max_pool import gather_maxima
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from metalabelnet.engine.rewrites.max_pool import Pooled
+    from metalabelnet.engine.rewrites.max_pool import PooledWindows
 
 
-def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, totals: tuple[Tensor, Tensor] | None = None
+def batch_norm_train(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, sums: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The normalised values, and the mean, variance and 1/√(var + ε) of each channel of this batch.
+    """Return the normalized values, and the mean, variance and 1/√(var + ε) of each channel of this batch.
 
-    The statistics are sums over distances from the first number of each channel, so that a mean far from zero costs no
-    digits; PyTorch's own way would take one kernel more. Where the totals of each channel and of its squares are there,
-    they serve: they are of numbers in bfloat16, which a mean far from zero has cost more digits already (`coarse`).
+    The statistics are sums of distances from each channel's first value, so that a mean far from zero loses no
+    precision; PyTorch's own decomposition needs one kernel more. `sums`, the sums of each channel and of its squares,
+    are used if given. They come from bfloat16 values, where a mean far from zero has already lost that precision.
     """
-    if totals is None:
-        of_each_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
-        near = x[of_each_channel]
-        off = x - by_channel(near, x)
-        first, second = off.mean(_places(x)), (off * off).mean(_places(x))
-        mean = kept(near + first)
+    if sums is None:
+        first_of_channel: tuple[Any, ...] = (0, slice(None), *(0,) * (x.ndim - 2))
+        origin = x[first_of_channel]
+        distance = x - broadcast_channels(origin, x)
+        first, second = distance.mean(_reduced_dims(x)), (distance * distance).mean(_reduced_dims(x))
+        mean = materialize(origin + first)
     else:
-        first, second = (total * (x.shape[1] / x.numel()) for total in totals)
-        mean = kept(first)
+        first, second = (total * (x.shape[1] / x.numel()) for total in sums)
+        mean = materialize(first)
     var = (second - first * first).clamp_min(0)
-    invstd = kept((var + eps).rsqrt())
-    y = _line(x, mean, _scale(weight, invstd), bias, coarse=totals is not None)
+    invstd = materialize((var + eps).rsqrt())
+    y = _affine(x, mean, _scale(weight, invstd), bias, fold_mean=sums is not None)
     return y, mean, var, invstd
 
 
-def fixed_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float, *, coarse: bool
+def batch_norm_eval(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float, *, fold_mean: bool
 ) -> Tensor:
-    """The values normalised with statistics that are there."""
-    return _line(x, mean, _scale(weight, (var + eps).rsqrt()), bias, coarse=coarse)
+    """Return the values normalized with the given statistics."""
+    return _affine(x, mean, _scale(weight, (var + eps).rsqrt()), bias, fold_mean=fold_mean)
 
 
-def gradient_sums(
-    grad: Tensor, x: Tensor, mean: Tensor, pooling: tuple[Tensor, Pooled] | None = None
+def backward_sums(
+    grad: Tensor, x: Tensor, mean: Tensor, pooling: tuple[Tensor, PooledWindows] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """For every channel the sums of ∂y and of ∂y (x − mean).
+    """Return, for every channel, the sums of ∂y and of ∂y (x − mean).
 
-    Behind a pooling all but one pixel of each window have no gradient: its sums go over the windows.
+    If the gradient comes from a max pooling (`pooling`: the gradient of each window, and the windows), only one pixel
+    of each window has a gradient, and the sums go over windows.
     """
-    places, centred = _places(x), x - by_channel(mean, x)
+    dims, centered = _reduced_dims(x), x - broadcast_channels(mean, x)
     if pooling is None:
-        return grad.sum(places), (grad * centred).sum(places)
-    by_window, pooled = pooling
-    return by_window.sum(places), (by_window * chosen(centred, pooled)).sum(places)
+        return grad.sum(dims), (grad * centered).sum(dims)
+    window_grad, pooled = pooling
+    return window_grad.sum(dims), (window_grad * gather_maxima(centered, pooled)).sum(dims)
 
 
-class Backward(NamedTuple):
-    """The gradients where the statistics are the batch's, and for every channel that by x in numbers.
+class BatchNormGrads(NamedTuple):
+    """Gradients of BatchNorm with the batch's statistics.
 
-    ∂x = s ∂y + p x + q
+    `coefficients` are a, b, c of ∂x = a ∂y + b x + c, one of each per channel.
     """
 
-    by_x: Tensor
-    by_weight: Tensor
-    by_bias: Tensor
-    numbers: tuple[Tensor, Tensor, Tensor]
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    coefficients: tuple[Tensor, Tensor, Tensor]
 
 
 def batch_norm_backward(
@@ -89,45 +90,46 @@ def batch_norm_backward(
     invstd: Tensor,
     sums: tuple[Tensor, Tensor],
     *,
-    coarse: bool,
-) -> Backward:
-    """The gradients by x, weight and bias, with the sums of ∂y and of ∂y (x − mean)."""
+    fold_mean: bool,
+) -> BatchNormGrads:
+    """Return the gradients with respect to x, weight and bias, from the sums of ∂y and of ∂y (x − mean)."""
     count, (total, dot) = x.numel() // x.shape[1], sums
     s = _scale(weight, invstd)
     m, c = total * s / count, dot * invstd * invstd * s / count
-    by_x = grad * by_channel(s, x) + _line(x, mean, -c, -m, coarse=coarse)
-    slope = kept(-c)
-    return Backward(by_x, dot * invstd, total, (s, slope, _at_zero(mean, slope, -m)))
+    x_grad = grad * broadcast_channels(s, x) + _affine(x, mean, -c, -m, fold_mean=fold_mean)
+    x_scale = materialize(-c)
+    return BatchNormGrads(x_grad, dot * invstd, total, (s, x_scale, _fold(mean, x_scale, -m)))
 
 
-def line(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers s and t of y = x s + t."""
-    slope = _scale(weight, invstd)
-    return slope, _at_zero(mean, slope, bias)
+def scale_and_shift(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:
+    """Return s and t of y = x s + t."""
+    scale = _scale(weight, invstd)
+    return scale, _fold(mean, scale, bias)
 
 
 @torch.no_grad()
-def follow(running: Tensor, value: Tensor, momentum: float) -> None:
-    """Move a running statistic towards that of a batch."""
+def update_running_stat(running: Tensor, value: Tensor, momentum: float) -> None:
+    """Move a running statistic towards that of a batch, in place."""
     running.copy_(momentum * value + (1 - momentum) * running)
 
 
 def _scale(weight: Tensor | None, invstd: Tensor) -> Tensor:
-    return kept(invstd if weight is None else weight * invstd)
+    return materialize(invstd if weight is None else weight * invstd)
 
 
-def _line(x: Tensor, mean: Tensor, slope: Tensor, height: Tensor | None, *, coarse: bool) -> Tensor:
-    """For every channel the line of this slope that has this height, or none, where x is the mean."""
-    slope = kept(slope)
-    if coarse:
-        return x * by_channel(slope, x) + by_channel(_at_zero(mean, slope, height), x)
-    y = (x - by_channel(mean, x)) * by_channel(slope, x)
-    return y if height is None else y + by_channel(kept(height), x)
+def _affine(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None, *, fold_mean: bool) -> Tensor:
+    """Return (x − mean) scale + bias for every channel."""
+    scale = materialize(scale)
+    if fold_mean:
+        return x * broadcast_channels(scale, x) + broadcast_channels(_fold(mean, scale, bias), x)
+    y = (x - broadcast_channels(mean, x)) * broadcast_channels(scale, x)
+    return y if bias is None else y + broadcast_channels(materialize(bias), x)
 
 
-def _at_zero(mean: Tensor, slope: Tensor, height: Tensor | None) -> Tensor:
-    return kept(-mean * slope if height is None else height - mean * slope)
+def _fold(mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the shift bias − mean · scale."""
+    return materialize(-mean * scale if bias is None else bias - mean * scale)
 
 
-def _places(x: Tensor) -> list[int]:
+def _reduced_dims(x: Tensor) -> list[int]:
     return [d for d in range(x.ndim) if d != 1]

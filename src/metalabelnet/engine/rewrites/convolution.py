@@ -1,9 +1,9 @@
-"""Convolutions for tensor cores: over channels by the eight, and over few channels as a matrix product.
+"""Rewrite: convolutions for tensor cores, with channels padded to multiples of eight, or as a matrix product.
 
-Tensor cores take channels by the eight. Where a layer has other numbers the library pads and cuts in kernels of its
-own; padded here, that becomes a part of the kernels before and after. The few channels of an image would be padded to
-more than twice as many: the first convolution is a matrix product of patches, which all passes over the same samples
-share. What a kernel of our own does faster is left to it (see `hopper`).
+Tensor cores process channels in multiples of eight. For other numbers cuDNN pads and crops in separate kernels; padding
+in the graph is fused with the kernels before and after. The few channels of an image would be padded to more than
+twice as many, so the first convolution is a matrix product of im2col patches, which all passes over the same samples
+share. Layers that a custom kernel supports are left to it (see `kernels.ConvKernels`).
 """
 
 from __future__ import annotations
@@ -14,104 +14,118 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from metalabelnet.engine import hopper
-from metalabelnet.engine.materialize import kept
+from metalabelnet.engine.materialize import materialize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metalabelnet.engine.kernels import AffineGrad, ConvKernels, ConvResult
+
 aten = torch.ops.aten
-EIGHT = 8
-FEW = 4  # channels of an image, not of a layer
+CHANNEL_MULTIPLE = 8
+MAX_IMAGE_CHANNELS = 4  # inputs with at most so many channels are images, not activations
 
 
-def convolution(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, hopper.Made | None]:
-    """A convolution without bias: by our own kernel, a product of patches, or by the library, over eights of channels.
+def convolution(kernels: ConvKernels, x: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor, ConvResult | None]:
+    """Return a convolution without bias; if a custom kernel computes it, also the kernel's result.
 
-    Where it is our own, also what the kernel made.
+    `options` are stride, padding, dilation, transposed, output_padding, groups.
     """
-    outputs = len(weight)
-    stride, padding, dilation, transposed, _, groups = rest
+    out_channels = len(weight)
+    stride, padding, dilation, transposed, _, groups = options
     if transposed or groups != 1:
-        return aten.convolution.default(x, weight, None, *rest), None
-    by_eights = _samples(x), by_eight(weight, 0, 1)
-    made = None
-    if hopper.takes(*by_eights, stride, padding, dilation, back=False):
-        made = hopper.convolution(*by_eights)
-        y = made.y
-    elif _few(weight, dilation):
-        rows = patches(x, weight, stride, padding) @ _as_matrix(weight).t()
-        height, width = (_outputs(x, weight, stride, padding, d) for d in range(2))
-        return rows.view(len(x), height, width, outputs).permute(0, 3, 1, 2), None
+        return aten.convolution.default(x, weight, None, *options), None
+    padded_x, padded_weight = _pad_input(x), pad_channels(weight, 0, 1)
+    result = None
+    if kernels.supports_forward(padded_x, padded_weight, stride, padding, dilation):
+        result = kernels.forward(padded_x, padded_weight)
+        y = result.y
+    elif _is_image_conv(weight, dilation):
+        rows = im2col(x, weight, stride, padding) @ _weight_matrix(weight).t()
+        height, width = (_output_size(x, weight, stride, padding, d) for d in range(2))
+        return rows.view(len(x), height, width, out_channels).permute(0, 3, 1, 2), None
     else:
-        y = aten.convolution.default(*by_eights, None, *rest)
-    return y[:, :outputs] if outputs % EIGHT else y, made
+        y = aten.convolution.default(padded_x, padded_weight, None, *options)
+    return y[:, :out_channels] if out_channels % CHANNEL_MULTIPLE else y, result
 
 
 def convolution_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, joined: hopper.Joined | None = None
-) -> tuple[Any, Any, hopper.Made | None]:
-    """Its gradients by samples and weights in the same way; `joined` says what the gradient is made of."""
-    outputs, inputs = weight.shape[:2]
-    _, stride, padding, dilation, transposed, output_padding, groups, wanted = rest
+    kernels: ConvKernels,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    *options: Any,
+    affine_grad: AffineGrad | None = None,
+) -> tuple[Any, Any, ConvResult | None]:
+    """Return dgrad and wgrad in the same way, and the result of a custom dgrad kernel.
+
+    `affine_grad` is the expression that `grad` was computed from, if a wgrad kernel may compute it instead of reading
+    `grad`. The first value is NotImplemented if the convolution should stay as it is.
+    """
+    out_channels, in_channels = weight.shape[:2]
+    _, stride, padding, dilation, transposed, output_padding, groups, needed = options
     if transposed or groups != 1:
         return NotImplemented, None, None
-    around, by_eights = (stride, padding, dilation), (by_eight(grad, 1), _samples(x), by_eight(weight, 0, 1))
-    back = wanted[0] and hopper.takes(by_eights[0], by_eights[2], *around, back=True)
-    weigh = wanted[1] and hopper.takes_by_weight(*by_eights[1:], *around)
-    if _few(weight, dilation) and not (wanted[0] or weigh):
-        by_patch = grad.permute(0, 2, 3, 1).reshape(-1, outputs).t() @ patches(x, weight, stride, padding)
-        high, wide = weight.shape[2:]
-        by_weight = by_patch[:, : weight[0].numel()].reshape(outputs, high, wide, inputs)
-        return None, by_weight.permute(0, 3, 1, 2), None
-    if not (back or weigh or outputs % EIGHT or inputs % EIGHT):
+    geometry = stride, padding, dilation
+    padded_grad, padded_x, padded_weight = pad_channels(grad, 1), _pad_input(x), pad_channels(weight, 0, 1)
+    custom_dgrad = needed[0] and kernels.supports_dgrad(padded_grad, padded_weight, *geometry)
+    custom_wgrad = needed[1] and kernels.supports_wgrad(padded_x, padded_weight, *geometry)
+    if _is_image_conv(weight, dilation) and not (needed[0] or custom_wgrad):
+        patches = im2col(x, weight, stride, padding)
+        matrix_grad = grad.permute(0, 2, 3, 1).reshape(-1, out_channels).t() @ patches
+        wgrad = matrix_grad[:, : weight[0].numel()].reshape(out_channels, *weight.shape[2:], in_channels)
+        return None, wgrad.permute(0, 3, 1, 2), None
+    if not (custom_dgrad or custom_wgrad or out_channels % CHANNEL_MULTIPLE or in_channels % CHANNEL_MULTIPLE):
         return NotImplemented, None, None
-    grad, x, weight = by_eights
-    mask = [wanted[0] and not back, wanted[1] and not weigh, False]
-    found: Any = (None, None, None)
+    mask = [needed[0] and not custom_dgrad, needed[1] and not custom_wgrad, False]
+    library: Any = (None, None, None)
     if any(mask):
-        rest = (None, *around, transposed, output_padding, groups, mask)
-        found = aten.convolution_backward.default(grad, x, weight, *rest)
-    # Weights first: the gradient by samples is read next, and should still be near.
-    by_weight = hopper.by_weight(x, grad, joined).to(weight.dtype) if weigh else found[1]
-    made = hopper.back(grad, weight) if back else None
-    by_x = found[0] if made is None else made.y
-    return by_x[:, :inputs] if wanted[0] else None, by_weight[:outputs, :inputs] if wanted[1] else None, made
-
-
-def _samples(x: Tensor) -> Tensor:
-    """What goes in, by eights of channels. Images are drawn and moved once, not in every kernel that reads them."""
-    eights = by_eight(x, 1)
-    return kept(eights.contiguous(memory_format=torch.channels_last)) if x.ndim == 4 and x.shape[1] <= FEW else eights
-
-
-def patches(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """What the kernel sees at each place, a row each: rows, columns and channels, then zeros to a multiple of eight."""
-    high, wide = weight.shape[2:]
-    around = pad(
-        kept(x.contiguous(memory_format=torch.channels_last)), [padding[1], padding[1], padding[0], padding[0]]
+        options = (None, *geometry, transposed, output_padding, groups, mask)
+        library = aten.convolution_backward.default(padded_grad, padded_x, padded_weight, *options)
+    # wgrad comes first: dgrad's output is read by the next operator and should still be in the cache.
+    wgrad = kernels.wgrad(padded_x, padded_grad, affine_grad).to(weight.dtype) if custom_wgrad else library[1]
+    result = kernels.dgrad(padded_grad, padded_weight) if custom_dgrad else None
+    dgrad = library[0] if result is None else result.y
+    return (
+        dgrad[:, :in_channels] if needed[0] else None,
+        wgrad[:out_channels, :in_channels] if needed[1] else None,
+        result,
     )
-    seen = around.unfold(2, high, stride[0]).unfold(3, wide, stride[1])
-    return by_eight(seen.permute(0, 2, 3, 4, 5, 1).reshape(-1, weight[0].numel()), 1)
 
 
-def _few(weight: Tensor, dilation: Sequence[int]) -> bool:
-    return weight.ndim == 4 and weight.shape[1] <= FEW and set(dilation) == {1}
+def _pad_input(x: Tensor) -> Tensor:
+    """Pad a layer's input. Augmented images are stored once instead of being recomputed in every kernel that reads."""
+    padded = pad_channels(x, 1)
+    is_image = x.ndim == 4 and x.shape[1] <= MAX_IMAGE_CHANNELS
+    return materialize(padded.contiguous(memory_format=torch.channels_last)) if is_image else padded
 
 
-def _outputs(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], d: int) -> int:
-    """The height (d = 0) or width of what comes out."""
+def im2col(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """Return a row for each output pixel with what the kernel reads there: rows, columns, channels, zero padding."""
+    height, width = weight.shape[2:]
+    image = materialize(x.contiguous(memory_format=torch.channels_last))
+    image = pad(image, [padding[1], padding[1], padding[0], padding[0]])
+    patches = image.unfold(2, height, stride[0]).unfold(3, width, stride[1])
+    return pad_channels(patches.permute(0, 2, 3, 4, 5, 1).reshape(-1, weight[0].numel()), 1)
+
+
+def _is_image_conv(weight: Tensor, dilation: Sequence[int]) -> bool:
+    return weight.ndim == 4 and weight.shape[1] <= MAX_IMAGE_CHANNELS and set(dilation) == {1}
+
+
+def _output_size(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], d: int) -> int:
+    """Return the height (d = 0) or width (d = 1) of the output."""
     return int((x.shape[2 + d] + 2 * padding[d] - weight.shape[2 + d]) // stride[d] + 1)
 
 
-def _as_matrix(weight: Tensor) -> Tensor:
-    """A row for each output, in the order of `patches`."""
-    return by_eight(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 1)
+def _weight_matrix(weight: Tensor) -> Tensor:
+    """Return the weights with a row for each output channel, in the order of `im2col`."""
+    return pad_channels(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 1)
 
 
-def by_eight(tensor: Tensor, *dims: int) -> Tensor:
-    """The tensor with zeros behind these dimensions, up to a multiple of eight."""
+def pad_channels(tensor: Tensor, *dims: int) -> Tensor:
+    """Return the tensor with zeros appended to these dimensions, up to a multiple of eight."""
     widths = [0] * (2 * tensor.ndim)
     for d in dims:
-        widths[2 * (tensor.ndim - 1 - d) + 1] = -tensor.shape[d] % EIGHT
+        widths[2 * (tensor.ndim - 1 - d) + 1] = -tensor.shape[d] % CHANNEL_MULTIPLE
     return pad(tensor, widths) if any(widths) else tensor

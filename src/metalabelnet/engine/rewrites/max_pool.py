@@ -1,7 +1,7 @@
-"""Max pooling by windows that do not overlap, in kernels that others can be joined to.
+"""Rewrite: max pooling over windows that do not overlap, in operations that Inductor can fuse.
 
-Every pixel asks its window whether it was the largest, and the window remembers which one was. The usual way scatters
-into zeros, which no other kernel can be joined to.
+Each window stores the position of its maximum. In the backward pass, each pixel compares its own position with it.
+PyTorch's backward pass scatters into zeros, which cannot be fused with other kernels.
 """
 
 from __future__ import annotations
@@ -11,55 +11,57 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metalabelnet.engine.materialize import kept
+from metalabelnet.engine.materialize import materialize
 
 
-class Pooled(NamedTuple):
-    """A pooling by windows that do not overlap: its input, its output, and which pixel of each window was the largest.
+class PooledWindows(NamedTuple):
+    """A max pooling over windows that do not overlap.
 
-    `which` counts the pixels of a window row by row, in bytes; `indices` is the same as PyTorch counts.
+    `argmax` is the position of the maximum within its window, counted row by row, in int8; `indices` is the same as
+    PyTorch counts, within the image.
     """
 
     x: Tensor
     y: Tensor
-    which: Tensor
+    argmax: Tensor
     indices: Tensor
     window: tuple[int, int]
 
 
-def max_pool(x: Tensor, window: tuple[int, int]) -> Pooled:
-    """The largest pixel of every window, the first of equals, and not-a-number before all."""
-    high, wide = window
-    y, which = x[..., ::high, ::wide], torch.zeros((), dtype=torch.int8, device=x.device)
-    for number, pixel in enumerate(_pixels(x, window)[1:], 1):
+def max_pool(x: Tensor, window: tuple[int, int]) -> PooledWindows:
+    """Return the maximum of every window: the first among equals, and NaN if there is one."""
+    height, width = window
+    y, argmax = x[..., ::height, ::width], torch.zeros((), dtype=torch.int8, device=x.device)
+    for position, pixel in enumerate(_pixels_by_position(x, window)[1:], 1):
         larger = (pixel > y) | pixel.isnan()
-        y, which = torch.where(larger, pixel, y), torch.where(larger, number, which).to(torch.int8)
-    y, which = kept(y), kept(which)
-    rows = torch.arange(y.shape[-2], device=x.device)[:, None] * high + which // wide
-    columns = torch.arange(y.shape[-1], device=x.device) * wide + which % wide
-    return Pooled(x=x, y=y, which=which, indices=rows * x.shape[-1] + columns, window=window)
+        y, argmax = torch.where(larger, pixel, y), torch.where(larger, position, argmax).to(torch.int8)
+    y, argmax = materialize(y), materialize(argmax)
+    rows = torch.arange(y.shape[-2], device=x.device)[:, None] * height + argmax // width
+    columns = torch.arange(y.shape[-1], device=x.device) * width + argmax % width
+    return PooledWindows(x=x, y=y, argmax=argmax, indices=rows * x.shape[-1] + columns, window=window)
 
 
-def spread(by_window: Tensor, pooled: Pooled) -> Tensor:
-    """The gradient of each pixel: its window's, if the window's largest is this pixel."""
-    high, wide = pooled.window
-    # Every pixel as (row of windows, row within the window, column of windows, column within it).
-    here = torch.arange(high * wide, dtype=torch.int8, device=by_window.device).view(high, 1, wide)
-    largest = pooled.which[..., :, None, :, None] == here
-    by_pixel = torch.where(largest, by_window[..., :, None, :, None], 0.0).reshape(pooled.x.shape)
-    last = by_pixel.ndim == 4 and pooled.x.is_contiguous(memory_format=torch.channels_last)  # autograd would ask for it
-    return by_pixel.contiguous(memory_format=torch.channels_last) if last else by_pixel
+def max_pool_backward(window_grad: Tensor, pooled: PooledWindows) -> Tensor:
+    """Return the gradient of each pixel: its window's if it is the maximum, else zero."""
+    height, width = pooled.window
+    # Dimensions of a pixel: row of windows, row within the window, column of windows, column within the window.
+    position = torch.arange(height * width, dtype=torch.int8, device=window_grad.device).view(height, 1, width)
+    is_max = pooled.argmax[..., :, None, :, None] == position
+    grad = torch.where(is_max, window_grad[..., :, None, :, None], 0.0).reshape(pooled.x.shape)
+    # Autograd would convert the gradient to the input's memory format.
+    is_channels_last = grad.ndim == 4 and pooled.x.is_contiguous(memory_format=torch.channels_last)
+    return grad.contiguous(memory_format=torch.channels_last) if is_channels_last else grad
 
 
-def chosen(x: Tensor, pooled: Pooled) -> Tensor:
-    """Of every window of x the pixel that was the largest in the pooling."""
-    first, *others = _pixels(x, pooled.window)
-    for number, pixel in enumerate(others, 1):
-        first = torch.where(pooled.which == number, pixel, first)
-    return first
+def gather_maxima(x: Tensor, pooled: PooledWindows) -> Tensor:
+    """Return, from every window of x, the pixel that was the maximum in the pooling."""
+    result, *others = _pixels_by_position(x, pooled.window)
+    for position, pixel in enumerate(others, 1):
+        result = torch.where(pooled.argmax == position, pixel, result)
+    return result
 
 
-def _pixels(x: Tensor, window: tuple[int, int]) -> list[Tensor]:
-    """The pixels of all windows, one of each window at a time, row by row."""
-    high, wide = window
-    return [x[..., row::high, column::wide] for row in range(high) for column in range(wide)]
+def _pixels_by_position(x: Tensor, window: tuple[int, int]) -> list[Tensor]:
+    """Return, for each position within a window, that pixel of all windows."""
+    height, width = window
+    return [x[..., row::height, column::width] for row in range(height) for column in range(width)]

@@ -1,15 +1,17 @@
-"""Operators written another way, so that what is recorded compiles to fast kernels. Same values, but for rounding.
+"""Rewrites of PyTorch operators during tracing, so that the graph compiles to faster kernels.
 
-max pooling              where windows do not overlap: see `pooling`
-ReLU, backwards          asks the number that went in, not the one that came out: the kernel reads what that was
-                         computed of anyway. After a pooling it asks the windows only.
-BatchNorm                see `norms`
-a bias before BatchNorm  moves the mean and nothing else: the normalisation reads what is there without it. It has no
-                         gradient: what comes back through BatchNorm sums to zero over samples and places.
-convolutions             on CUDA: see `convolutions`. Where a kernel of our own makes one, it does more on its way: it
-                         sums what BatchNorm asks for, adds the other product of a tangent, gives what comes out of
-                         BatchNorm with fixed statistics and ReLU. What is asked shows later: the convolution is then
-                         said again.
+The values are the same up to rounding.
+
+max pooling              Where windows do not overlap: see `max_pool`.
+ReLU backward            Reads ReLU's input instead of its output: the kernel reads what the input was computed from
+                         anyway. Behind a max pooling it is applied to windows instead of pixels.
+BatchNorm                See `batch_norm`.
+bias before BatchNorm    A bias shifts the mean and changes nothing else: BatchNorm reads the tensor without the bias.
+                         The bias has no gradient, because BatchNorm's gradient sums to zero over samples and pixels.
+convolutions             On CUDA: see `convolution`. Custom kernels fuse the operators that follow into their epilogue:
+                         BatchNorm's sums, the sum of a tangent's two convolutions, BatchNorm with fixed statistics and
+                         ReLU. Whether the epilogue is needed is known only when the following operator is traced; the
+                         convolution is then issued again with it, and the first one is removed as dead code.
 """
 
 from __future__ import annotations
@@ -19,52 +21,63 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from metalabelnet.core.forward_ad_cache import by_channel
-from metalabelnet.engine import hopper
-from metalabelnet.engine.materialize import kept
+from metalabelnet.core.forward_ad_cache import broadcast_channels
+from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
+from metalabelnet.engine.materialize import materialize
 from metalabelnet.engine.rewrites.batch_norm import (
-    batch_norm,
+    backward_sums,
     batch_norm_backward,
-    fixed_norm,
-    follow,
-    gradient_sums,
-    line,
+    batch_norm_eval,
+    batch_norm_train,
+    scale_and_shift,
+    update_running_stat,
 )
-from metalabelnet.engine.rewrites.convolution import by_eight, convolution, convolution_backward
-from metalabelnet.engine.rewrites.max_pool import Pooled, chosen, max_pool, spread
-from metalabelnet.engine.tensor_facts import Known, place
+from metalabelnet.engine.rewrites.convolution import convolution, convolution_backward, pad_channels
+from metalabelnet.engine.rewrites.max_pool import PooledWindows, gather_maxima, max_pool, max_pool_backward
+from metalabelnet.engine.tensor_facts import TensorFacts, storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from metalabelnet.engine.kernels import ConvKernels, ConvResult
+
 aten = torch.ops.aten
 
 
-class Operators:
-    """What one recording writes down in place of PyTorch's operators. `NotImplemented`: the operator as it is."""
+class OperatorRewrites:
+    """A decomposition table for one trace. A rewrite that returns NotImplemented keeps PyTorch's operator.
 
-    def __init__(self, *, tensor_cores: bool) -> None:
-        self.tensor_cores = tensor_cores
-        self._centred = Known()  # what sums to zero over samples and places
-        self._biased = Known()  # what came before a bias was added, and the bias
-        self._made = Known()  # what a kernel of ours made, by what a convolution or its way back gave
-        self._lined = Known()  # BatchNorm's line over what such a kernel made, by what came out, pooled or not
-        self._fixed = Known()  # what such a kernel made, and a line with statistics that are there, by what came out
-        self._joined = Known()  # BatchNorm's gradient, as it is made of two that such kernels made
-        self._masked = Known()  # what such a kernel made, and the line, by a ReLU's gradient
-        self._normed = Known()  # what BatchNorm read in place of its input, and the mean of that
-        self._rectified = Known()  # what went into a ReLU, by what came out
-        self._pooled = Known()  # a pooling, by its indices in any view
-        self._flat = Known()  # what was laid flat, of tensors with channels last
-        self._spread = Known()  # the gradient at each window and the pooling, by the gradient at each pixel
-        self._of_copies = (
-            self._made,
-            self._lined,
-            self._fixed,
-            self._joined,
-            self._masked,
-        )  # which know the same of them
-        self._as_it_is = False
+    Parameters
+    ----------
+    rewrite_convolutions : bool
+        Whether to rewrite convolutions for tensor cores.
+    kernels : ConvKernels
+        Custom kernels that may replace convolutions.
+    """
+
+    def __init__(self, *, rewrite_convolutions: bool, kernels: ConvKernels) -> None:
+        self.rewrite_convolutions, self.kernels = rewrite_convolutions, kernels
+        self._sums_to_zero = TensorFacts()  # True for tensors that sum to zero over samples and pixels
+        self._bias_added = TensorFacts()  # the tensor before a bias was added, and the bias
+        self._conv_results = TensorFacts()  # the ConvResult, by the output of a custom forward or dgrad kernel
+        self._bn_train = TensorFacts()  # ChannelAffine over a kernel's output, by BatchNorm's output, also pooled
+        self._bn_eval = TensorFacts()  # ConvResult, scale and shift, by the output of BatchNorm with fixed statistics
+        self._bn_grads = TensorFacts()  # AffineGrad, by BatchNorm's gradient with respect to its input
+        self._relu_grads = TensorFacts()  # ConvResult and ChannelAffine, by ReLU's gradient
+        self._bn_inputs = TensorFacts()  # what BatchNorm read instead of its input, and the mean of that
+        self._relu_inputs = TensorFacts()  # ReLU's input, by its output
+        self._pools = TensorFacts()  # PooledWindows, by their indices in any view
+        self._flattened = TensorFacts()  # the tensor in channels last that was flattened
+        self._pool_grads = TensorFacts()  # the gradient of each window and the PooledWindows, by the gradient of pixels
+        # Facts that also hold for a copy of the tensor.
+        self._copied_facts = (
+            self._conv_results,
+            self._bn_train,
+            self._bn_eval,
+            self._bn_grads,
+            self._relu_grads,
+        )
+        self._inside_rewrite = False
         self.table: dict[Any, Callable[..., Any]] = {
             aten.relu.default: self._relu,
             aten.threshold_backward.default: self._relu_backward,
@@ -74,53 +87,55 @@ class Operators:
             aten.clone.default: self._clone,
             aten._unsafe_view.default: self._unsafe_view,  # noqa: SLF001 (its only name)
             aten.gather.default: self._gather,
-            aten.native_batch_norm.default: self._native_norm,
-            aten.cudnn_batch_norm.default: self._cudnn_norm,
-            aten.native_batch_norm_backward.default: self._native_norm_backward,
-            aten.cudnn_batch_norm_backward.default: self._cudnn_norm_backward,
+            aten.native_batch_norm.default: self._native_batch_norm,
+            aten.cudnn_batch_norm.default: self._cudnn_batch_norm,
+            aten.native_batch_norm_backward.default: self._native_batch_norm_backward,
+            aten.cudnn_batch_norm_backward.default: self._cudnn_batch_norm_backward,
             aten.add_.Tensor: self._add_,
             aten.copy_.default: self._copy_,
             aten._to_copy.default: self._to_copy,  # noqa: SLF001 (its only name)
             aten.convolution_backward.default: self._convolution_backward,
         }
-        if tensor_cores:
+        if rewrite_convolutions:
             self.table[aten.convolution.default] = self._convolution
 
-    def _plain(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        before, self._as_it_is = self._as_it_is, True
+    def _call(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call an operator without rewriting it, or what it calls, again."""
+        before, self._inside_rewrite = self._inside_rewrite, True
         try:
             return operator(*args, **kwargs)
         finally:
-            self._as_it_is = before
+            self._inside_rewrite = before
 
     def _relu(self, x: Tensor) -> Any:
-        if self._as_it_is:
+        if self._inside_rewrite:
             return NotImplemented
-        if (found := self._fixed.get(x)) is None:
-            y = self._plain(aten.relu.default, x)
+        if (fact := self._bn_eval.get(x)) is None:
+            y = self._call(aten.relu.default, x)
         else:
-            made, *along = found
-            y = made.rectified(*along)[:, : x.shape[1]].to(x.dtype)
-        self._rectified[y] = x
+            result, scale, shift = fact
+            y = result.affine_relu(scale, shift)[:, : x.shape[1]].to(x.dtype)
+        self._relu_inputs[y] = x
         return y
 
     def _relu_backward(self, grad: Tensor, y: Tensor, threshold: float) -> Any:
-        if self._as_it_is:
+        if self._inside_rewrite:
             return NotImplemented
-        if threshold == 0 and (found := self._spread.get(grad)) is not None:
-            by_window, pooled = found
-            if place(pooled.x) == place(y):  # the largest was kept if its window's value is positive
-                return self._spread_over(self._rectify(by_window, pooled.y), pooled)
-        before = self._rectified.get(y)
-        if threshold == 0 and before is not None:
-            return self._rectify(grad, before)
-        return self._plain(aten.threshold_backward.default, grad, y, threshold)
+        if threshold == 0 and (fact := self._pool_grads.get(grad)) is not None:
+            window_grad, pooled = fact
+            if storage_key(pooled.x) == storage_key(y):  # the gradient passes if the window's maximum is positive
+                return self._backward_through_pool(self._mask_grad(window_grad, pooled.y), pooled)
+        relu_input = self._relu_inputs.get(y)
+        if threshold == 0 and relu_input is not None:
+            return self._mask_grad(grad, relu_input)
+        return self._call(aten.threshold_backward.default, grad, y, threshold)
 
-    def _rectify(self, grad: Tensor, y: Tensor) -> Tensor:
-        result: Tensor = self._plain(aten.threshold_backward.default, grad, y, 0)
-        if (made := self._made.get(grad)) is not None and (along := self._lined.get(y)) is not None:
-            self._masked[result] = made, along
-        return result
+    def _mask_grad(self, grad: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient where x is positive, else zero."""
+        masked: Tensor = self._call(aten.threshold_backward.default, grad, x, 0)
+        if (result := self._conv_results.get(grad)) is not None and (affine := self._bn_train.get(x)) is not None:
+            self._relu_grads[masked] = result, affine
+        return masked
 
     def _max_pool(
         self,
@@ -131,61 +146,62 @@ class Operators:
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,  # noqa: FBT001, FBT002 (PyTorch's signature)
     ) -> Any:
-        high, wide = kernel if len(kernel) == 2 else (*kernel, *kernel)
+        window_height, window_width = kernel if len(kernel) == 2 else (*kernel, *kernel)
         height, width = x.shape[-2:]
-        apart = tuple(stride or kernel) == tuple(kernel) and not any(padding) and set(dilation) == {1} and not ceil_mode
-        if not apart or height % high or width % wide:
+        is_disjoint = (
+            tuple(stride or kernel) == tuple(kernel) and not any(padding) and set(dilation) == {1} and not ceil_mode
+        )
+        if not is_disjoint or height % window_height or width % window_width:
             return NotImplemented
-        pooled = max_pool(x, (high, wide))
-        self._pooled[pooled.indices] = pooled
-        if (before := self._rectified.get(x)) is not None and (along := self._lined.get(before)) is not None:
-            of = kept(by_eight(chosen(along.of[:, : x.shape[1]], pooled), 1))
-            self._lined[pooled.y] = along._replace(of=of)
+        pooled = max_pool(x, (window_height, window_width))
+        self._pools[pooled.indices] = pooled
+        relu_input = self._relu_inputs.get(x)
+        if relu_input is not None and (affine := self._bn_train.get(relu_input)) is not None:
+            pooled_x = materialize(pad_channels(gather_maxima(affine.x[:, : x.shape[1]], pooled), 1))
+            self._bn_train[pooled.y] = affine._replace(x=pooled_x)
         return pooled.y, pooled.indices
 
-    def _max_pool_backward(self, grad: Tensor, x: Tensor, *rest: Any) -> Any:
-        *_, indices = rest
-        pooled = self._pooled.get(indices)
-        if pooled is None:
-            return NotImplemented
-        return self._spread_over(grad, pooled)
+    def _max_pool_backward(self, grad: Tensor, x: Tensor, *options: Any) -> Any:
+        *_, indices = options
+        pooled = self._pools.get(indices)
+        return NotImplemented if pooled is None else self._backward_through_pool(grad, pooled)
 
-    def _spread_over(self, by_window: Tensor, pooled: Pooled) -> Tensor:
-        result = spread(by_window, pooled)
-        self._spread[result] = by_window, pooled
-        return result
+    def _backward_through_pool(self, window_grad: Tensor, pooled: PooledWindows) -> Tensor:
+        grad = max_pool_backward(window_grad, pooled)
+        self._pool_grads[grad] = window_grad, pooled
+        return grad
 
     def _view(self, x: Tensor, size: Sequence[int]) -> Any:
-        if self._as_it_is or (pooled := self._pooled.get(x)) is None:
+        if self._inside_rewrite or (pooled := self._pools.get(x)) is None:
             return NotImplemented
-        result = self._plain(aten.view.default, x, size)
-        self._pooled[result] = pooled
-        return result
+        view = self._call(aten.view.default, x, size)
+        self._pools[view] = pooled
+        return view
 
     def _clone(self, x: Tensor, **kwargs: Any) -> Any:
-        if self._as_it_is or x.ndim != 4 or kwargs.get("memory_format") != torch.contiguous_format:
+        if self._inside_rewrite or x.ndim != 4 or kwargs.get("memory_format") != torch.contiguous_format:
             return NotImplemented
-        result = self._plain(aten.clone.default, x, **kwargs)
-        self._flat[result] = x
-        return result
+        clone = self._call(aten.clone.default, x, **kwargs)
+        self._flattened[clone] = x
+        return clone
 
     def _unsafe_view(self, x: Tensor, size: Sequence[int]) -> Any:
-        if self._as_it_is or (laid := self._flat.get(x)) is None:
+        if self._inside_rewrite or (original := self._flattened.get(x)) is None:
             return NotImplemented
-        result = self._plain(aten._unsafe_view.default, x, size)  # noqa: SLF001
-        self._flat[result] = laid
-        return result
+        view = self._call(aten._unsafe_view.default, x, size)  # noqa: SLF001
+        self._flattened[view] = original
+        return view
 
     def _gather(self, x: Tensor, dim: int, index: Tensor, **_: Any) -> Any:
-        """What forward mode makes of a pooling: the tangent of the largest."""
-        pooled = self._pooled.get(index)
+        """Rewrite what forward mode emits for the tangent of a max pooling."""
+        pooled = self._pools.get(index)
         if pooled is None or dim != -1 or x.ndim != 3:
             return NotImplemented
-        laid = self._flat.get(x)
-        whole = laid if laid is not None and laid.shape == pooled.x.shape else x.view(pooled.x.shape)
-        return chosen(whole, pooled).view(index.shape)
+        original = self._flattened.get(x)
+        has_shape = original is not None and original.shape == pooled.x.shape
+        return gather_maxima(original if has_shape else x.view(pooled.x.shape), pooled).view(index.shape)
 
-    def _native_norm(
+    def _native_batch_norm(
         self,
         x: Tensor,
         weight: Tensor | None,
@@ -196,41 +212,42 @@ class Operators:
         momentum: float,
         eps: float,
     ) -> Any:
-        if self._as_it_is or (weight is not None and weight.dtype != x.dtype):
+        if self._inside_rewrite or (weight is not None and weight.dtype != x.dtype):
             return NotImplemented
         if not training:
             if running_mean is None or running_var is None:
                 return NotImplemented
-            read, mean = self._without_bias(x, running_mean)
-            made = self._made.get(read)
-            y = fixed_norm(read, weight, bias, mean, running_var, eps, coarse=made is not None)
-            if made is not None:
-                self._fixed[y] = made, *line(weight, bias, mean, (running_var + eps).rsqrt())
+            unbiased, mean = self._without_bias(x, running_mean)
+            result = self._conv_results.get(unbiased)
+            y = batch_norm_eval(unbiased, weight, bias, mean, running_var, eps, fold_mean=result is not None)
+            if result is not None:
+                self._bn_eval[y] = result, *scale_and_shift(weight, bias, mean, (running_var + eps).rsqrt())
             return y, x.new_empty(0), x.new_empty(0)
-        read, before = self._biased.get(x) or (x, None)
-        made = self._made.get(read)
-        y, mean, var, invstd = batch_norm(read, weight, bias, eps, made and made.totals(x.shape[1]))
-        self._normed[x] = read, mean
-        if made is not None:
-            self._lined[y] = hopper.Line(made.y, *line(weight, bias, mean, invstd))
-        mean = mean if before is None else mean + before
+        unbiased, conv_bias = self._bias_added.get(x) or (x, None)
+        result = self._conv_results.get(unbiased)
+        sums = result and result.channel_sums(x.shape[1])
+        y, mean, var, invstd = batch_norm_train(unbiased, weight, bias, eps, sums)
+        self._bn_inputs[x] = unbiased, mean
+        if result is not None:
+            self._bn_train[y] = ChannelAffine(result.y, *scale_and_shift(weight, bias, mean, invstd))
+        mean = mean if conv_bias is None else mean + conv_bias
         count = x.numel() // x.shape[1]
         if running_mean is not None and running_var is not None:
-            follow(running_mean, mean, momentum)
-            follow(running_var, var * (count / max(1, count - 1)), momentum)
+            update_running_stat(running_mean, mean, momentum)
+            update_running_stat(running_var, var * (count / max(1, count - 1)), momentum)
         return y, mean, invstd
 
     def _without_bias(self, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """What was there before a bias was added, and its mean."""
-        read, before = self._biased.get(x) or (x, None)
-        return read, mean if before is None else mean - before
+        """Return the tensor before a bias was added, and its mean."""
+        unbiased, bias = self._bias_added.get(x) or (x, None)
+        return unbiased, mean if bias is None else mean - bias
 
-    def _cudnn_norm(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._native_norm(*args, **kwargs)
+    def _cudnn_batch_norm(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self._native_batch_norm(*args, **kwargs)
         reserve = args[0].new_empty(0, dtype=torch.uint8)
-        return result if result is NotImplemented else (*result, reserve)
+        return outputs if outputs is NotImplemented else (*outputs, reserve)
 
-    def _native_norm_backward(
+    def _native_batch_norm_backward(
         self,
         grad: Tensor,
         x: Tensor,
@@ -239,38 +256,38 @@ class Operators:
         running_var: Tensor | None,
         mean: Tensor | None,
         invstd: Tensor | None,
-        train: bool,  # noqa: FBT001 (PyTorch's signature)
+        train: bool,  # noqa: FBT001
         eps: float,
-        wanted: Sequence[bool],
+        needed: Sequence[bool],
     ) -> Any:
-        if self._as_it_is or not train or mean is None or invstd is None or mean.dtype != x.dtype:
+        if self._inside_rewrite or not train or mean is None or invstd is None or mean.dtype != x.dtype:
             return NotImplemented
-        x, mean = self._normed.get(x) or self._without_bias(x, mean)
-        if not any(wanted[1:]):  # the same bias in all places changes nothing then
-            grad, _ = self._biased.get(grad) or (grad, None)
-        by_window, pooled = self._spread.get(grad) or (grad, None)
-        channels, values, made = x.shape[1], self._made.get(x), self._anew(by_window, x)
-        if made is None:
-            sums = gradient_sums(grad, x, mean, self._spread.get(grad))
+        x, mean = self._bn_inputs.get(x) or self._without_bias(x, mean)
+        if not any(needed[1:]):  # then adding the same bias to all pixels changes nothing
+            grad, _ = self._bias_added.get(grad) or (grad, None)
+        window_grad, pooled = self._pool_grads.get(grad) or (grad, None)
+        channels, x_result, grad_result = x.shape[1], self._conv_results.get(x), self._grad_with_sums(window_grad, x)
+        if grad_result is None:
+            sums = backward_sums(grad, x, mean, self._pool_grads.get(grad))
         else:
-            total, dot = made.totals(channels)
-            alone, sums = made.y[:, :channels], (total, dot - mean * total)
-            grad = (alone if pooled is None else spread(alone, pooled)).to(grad.dtype)
-        found = batch_norm_backward(grad, x, weight, mean, invstd, sums, coarse=values is not None)
-        self._centred[found.by_x] = True
-        if made is not None and values is not None and pooled is None:
-            self._joined[found.by_x] = hopper.Joined(made.y, values.y, *found.numbers)
-        return tuple(g if asked else None for g, asked in zip(found[:3], wanted, strict=True))
+            total, dot = grad_result.channel_sums(channels)
+            unpadded, sums = grad_result.y[:, :channels], (total, dot - mean * total)
+            grad = (unpadded if pooled is None else max_pool_backward(unpadded, pooled)).to(grad.dtype)
+        grads = batch_norm_backward(grad, x, weight, mean, invstd, sums, fold_mean=x_result is not None)
+        self._sums_to_zero[grads.x] = True
+        if grad_result is not None and x_result is not None and pooled is None:
+            self._bn_grads[grads.x] = AffineGrad(grad_result.y, x_result.y, *grads.coefficients)
+        return tuple(g if is_needed else None for g, is_needed in zip(grads[:3], needed, strict=True))
 
-    def _anew(self, grad: Tensor, x: Tensor) -> hopper.Made | None:
-        """What came to BatchNorm, said again so that the kernel that made it sums it and its products with x."""
-        if (found := self._masked.get(grad)) is not None:
-            made, along = found
-            return made.again(positive=along)  # type: ignore[no-any-return]
-        made, values = self._made.get(grad), self._made.get(x)
-        return None if made is None or values is None else made.again(other=values.y)
+    def _grad_with_sums(self, grad: Tensor, x: Tensor) -> ConvResult | None:
+        """Issue the dgrad kernel that computed BatchNorm's gradient again, with BatchNorm's sums in its epilogue."""
+        if (fact := self._relu_grads.get(grad)) is not None:
+            result, affine = fact
+            return result.reissue(relu_mask=affine)  # type: ignore[no-any-return]
+        result, x_result = self._conv_results.get(grad), self._conv_results.get(x)
+        return None if result is None or x_result is None else result.reissue(factor=x_result.y)
 
-    def _cudnn_norm_backward(
+    def _cudnn_batch_norm_backward(
         self,
         x: Tensor,
         grad: Tensor,
@@ -283,97 +300,101 @@ class Operators:
         reserve: Tensor,
     ) -> Any:
         statistics = running_mean, running_var, mean, invstd
-        return self._native_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
+        return self._native_batch_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)  # noqa: FBT003
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
-        known = self._centred, self._biased, self._spread, *self._of_copies
-        if self._as_it_is or all(of.get(x) is None for of in known):
+        facts = self._sums_to_zero, self._bias_added, self._pool_grads, *self._copied_facts
+        if self._inside_rewrite or all(fact.get(x) is None for fact in facts):
             return NotImplemented
-        return self._copied(x, **kwargs)
+        return self._copy_with_facts(x, **kwargs)
 
-    def _copied(self, x: Tensor, **kwargs: Any) -> Tensor:
-        """A copy, of which the same is known as of the tensor itself."""
-        result: Tensor = self._plain(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
-        if self._centred.get(x):
-            self._centred[result] = True
-        if (biased := self._biased.get(x)) is not None:
-            self._biased[result] = tuple(self._copied(part, **kwargs) for part in biased)
-        for known in self._of_copies:
-            if (what := known.get(x)) is not None:
-                known[result] = what
-        if (found := self._spread.get(x)) is not None:
-            by_window, pooled = found
-            self._spread[result] = self._copied(by_window, **kwargs), pooled
-        return result
+    def _copy_with_facts(self, x: Tensor, **kwargs: Any) -> Tensor:
+        """Return a copy of a tensor, with the tensor's facts."""
+        copy: Tensor = self._call(aten._to_copy.default, x, **kwargs)  # noqa: SLF001
+        if self._sums_to_zero.get(x):
+            self._sums_to_zero[copy] = True
+        if (parts := self._bias_added.get(x)) is not None:
+            self._bias_added[copy] = tuple(self._copy_with_facts(part, **kwargs) for part in parts)
+        for facts in self._copied_facts:
+            if (fact := facts.get(x)) is not None:
+                facts[copy] = fact
+        if (parts := self._pool_grads.get(x)) is not None:
+            window_grad, pooled = parts
+            self._pool_grads[copy] = self._copy_with_facts(window_grad, **kwargs), pooled
+        return copy
 
-    def _copy_(self, x: Tensor, y: Tensor, *rest: Any) -> Any:
-        """Forward mode lays tangents as the values lie."""
-        made, biased = self._made.get(y), self._biased.get(y)
-        if self._as_it_is or (made is None and biased is None) or (x.shape, x.dtype) != (y.shape, y.dtype):
+    def _copy_(self, x: Tensor, y: Tensor, *options: Any) -> Any:
+        """Keep facts when forward mode copies a tangent to the memory layout of its value."""
+        result, parts = self._conv_results.get(y), self._bias_added.get(y)
+        if self._inside_rewrite or (result is None and parts is None) or (x.shape, x.dtype) != (y.shape, y.dtype):
             return NotImplemented
-        self._plain(aten.copy_.default, x, y, *rest)
-        if made is not None:
-            self._made.after_writing(x, made)
-        if biased is not None:
-            self._biased.after_writing(x, biased)
+        self._call(aten.copy_.default, x, y, *options)
+        if result is not None:
+            self._conv_results.set_after_write(x, result)
+        if parts is not None:
+            self._bias_added.set_after_write(x, parts)
         return x
 
-    def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
-        if self._as_it_is:
+    def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Any:
+        if self._inside_rewrite:
             return NotImplemented
-        y, made = self._plain(convolution, x, weight, *rest)
-        if made is not None:
-            self._made[y] = made
+        y, result = self._call(convolution, self.kernels, x, weight, *options)
+        if result is not None:
+            self._conv_results[y] = result
         if bias is None:
             return y
-        result = y + bias.view(-1, *(1,) * (y.ndim - 2))
-        self._biased[result] = y, bias
-        return result
+        biased = y + bias.view(-1, *(1,) * (y.ndim - 2))
+        self._bias_added[biased] = y, bias
+        return biased
 
     def _add_(self, x: Tensor, y: Any, *, alpha: float = 1) -> Any:
-        """What tangents are added up of: two convolutions, or what BatchNorm makes of one and what moves it."""
+        """Fuse the sums of tangents: two convolutions, or BatchNorm's gradient and a function of its input."""
         if not isinstance(y, Tensor) or alpha != 1:
             return NotImplemented
-        if (joined := self._joined.get(x)) is not None and (fixed := self._fixed.get(y)) is not None:
-            return self._add_line(x, joined, *fixed)
-        read, bias = self._biased.get(y) or (y, None)
-        first, second = self._made.get(x), self._made.get(read)
+        if (affine_grad := self._bn_grads.get(x)) is not None and (fact := self._bn_eval.get(y)) is not None:
+            return self._add_affine(x, affine_grad, *fact)
+        unbiased, bias = self._bias_added.get(y) or (y, None)
+        first, second = self._conv_results.get(x), self._conv_results.get(unbiased)
         if first is None or second is None or first.y.shape != second.y.shape:
             return NotImplemented
-        made = second.again(plus=first.again().y)  # the second kernel adds the first; x itself is written into
-        both = made.y[:, : x.shape[1]]
-        self._made[both] = made
-        x.copy_(both if bias is None else both + bias.view(-1, 1, 1))
+        # The second kernel adds the output of the first, which is issued again because x is overwritten.
+        result = second.reissue(addend=first.reissue().y)
+        total = result.y[:, : x.shape[1]]
+        self._conv_results[total] = result
+        x.copy_(total if bias is None else total + bias.view(-1, 1, 1))
         if bias is None:
-            self._made.after_writing(x, made)
+            self._conv_results.set_after_write(x, result)
         else:
-            self._biased.after_writing(x, (both, bias))
+            self._bias_added.set_after_write(x, (total, bias))
         return x
 
-    def _add_line(self, x: Tensor, joined: hopper.Joined, made: hopper.Made, slope: Tensor, at_zero: Tensor) -> Any:
-        """Two lines over the same numbers are one."""
-        if place(joined.other) != place(made.y):
+    def _add_affine(self, x: Tensor, affine_grad: AffineGrad, result: ConvResult, scale: Tensor, shift: Tensor) -> Any:
+        """Merge two affine functions of the same tensor into one."""
+        if storage_key(affine_grad.x) != storage_key(result.y):
             return NotImplemented
-        grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in joined[:2])
-        slope, at_zero = kept(joined.of_other + slope), kept(joined.more + at_zero)
-        line = values * by_channel(slope, x) + by_channel(at_zero, x)
-        return x.copy_(grad * by_channel(joined.of_grad, x) + line)
+        grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in affine_grad[:2])
+        scale, shift = materialize(affine_grad.x_scale + scale), materialize(affine_grad.shift + shift)
+        affine = values * broadcast_channels(scale, x) + broadcast_channels(shift, x)
+        return x.copy_(grad * broadcast_channels(affine_grad.grad_scale, x) + affine)
 
-    def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
-        if self._as_it_is:
+    def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *options: Any) -> Any:
+        if self._inside_rewrite:
             return NotImplemented
-        *_, wanted = rest
-        by_bias = None
-        if wanted[2]:
-            places = [d for d in range(grad.ndim) if d != 1]
-            by_bias = grad.new_zeros(grad.shape[1]) if self._centred.get(grad) else grad.sum(places)
-        by_x, by_weight, made = NotImplemented, None, None
-        if self.tensor_cores:
-            joined = None if wanted[0] else self._joined.get(grad)  # else it is wanted as it is
-            by_x, by_weight, made = self._plain(convolution_backward, grad, x, weight, *rest, joined=joined)
-        if by_x is NotImplemented:
-            rest = (None, *rest[1:-1], [wanted[0], wanted[1], False])
-            by_x, by_weight, _ = self._plain(aten.convolution_backward.default, grad, x, weight, *rest)
-        if made is not None:
-            self._made[by_x] = made
-        return by_x, by_weight, by_bias
+        *_, needed = options
+        bias_grad = None
+        if needed[2]:
+            dims = [d for d in range(grad.ndim) if d != 1]
+            bias_grad = grad.new_zeros(grad.shape[1]) if self._sums_to_zero.get(grad) else grad.sum(dims)
+        dgrad, wgrad, result = NotImplemented, None, None
+        if self.rewrite_convolutions:
+            # If dgrad is needed, the gradient is computed anyway, and wgrad reads it.
+            affine_grad = None if needed[0] else self._bn_grads.get(grad)
+            dgrad, wgrad, result = self._call(
+                convolution_backward, self.kernels, grad, x, weight, *options, affine_grad=affine_grad
+            )
+        if dgrad is NotImplemented:
+            options = (None, *options[1:-1], [needed[0], needed[1], False])
+            dgrad, wgrad, _ = self._call(aten.convolution_backward.default, grad, x, weight, *options)
+        if result is not None:
+            self._conv_results[dgrad] = result
+        return dgrad, wgrad, bias_grad

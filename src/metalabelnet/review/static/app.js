@@ -30,7 +30,7 @@ document.addEventListener("input", event => {
 // In the grid htmx puts the new card in place of the old: on to the next one meanwhile, back if nothing was written.
 document.addEventListener("htmx:beforeRequest", event => {
   const card = event.target.closest(".card"), place = cards().indexOf(card);
-  if (current === card && event.detail.requestConfig.parameters.say !== "undo") go(cards()[place + 1] ?? card);
+  if (current === card && event.detail.requestConfig.parameters.action !== "undo") go(cards()[place + 1] ?? card);
 });
 document.addEventListener("htmx:afterSwap", event => {
   if (event.target.matches?.(".card") && (!current?.isConnected || event.target.querySelector(".alert"))) go(event.target);
@@ -45,7 +45,7 @@ document.addEventListener("htmx:sendError", event => {
 });
 
 const click = part => { part?.click(); return Boolean(part); };
-const press = (where, value) => click(where?.querySelector(`button[name=say][value=${value}]`));
+const press = (where, value) => click(where?.querySelector(`button[name=action][value=${value}]`));
 const undo = () => click(document.getElementById("undo"));
 const follow = key => click(document.querySelector(`[data-key="${key}"]`));
 const move = key => {
@@ -57,7 +57,7 @@ const move = key => {
   return true;
 };
 const keys = {
-  k: () => press(current, "keep"), s: () => press(current, "suggestion"),
+  k: () => press(current, "keep"), s: () => press(current, "corrected"),
   x: () => press(current, "unusable"), Delete: () => press(current, "unusable"),
   n: () => press(current, "skip"), " ": () => press(current, "skip"),
   c: () => { current?.querySelector("input[name=class]").focus(); return Boolean(current); },

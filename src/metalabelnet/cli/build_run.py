@@ -1,0 +1,53 @@
+"""The run that command-line arguments describe, and the default name of its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
+from metalabelnet.run_options import ALL
+from metalabelnet.train import Run, recipe
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def build_run(args: argparse.Namespace, **changes: Any) -> Run:
+    """Return the run that these arguments describe, with fields changed as given."""
+    values = {f.name: getattr(args, f.name, None) for f in dataclasses.fields(Run)}
+    settings = dict(_name_and_value(text) for text in values["settings"] or ())
+    # `compare` trains several methods: each takes the settings with its own prefix.
+    values["settings"] = _settings_of_method(changes["method"], settings) if "methods" in args else settings
+    if isinstance(values["clean"], str) and values["clean"] != ALL:
+        values |= {"clean": None, "clean_file": values["clean"]}
+    return recipe(**{name: value for name, value in (values | changes).items() if value is not None})
+
+
+def _settings_of_method(method: str, settings: dict[str, str]) -> dict[str, str]:
+    """Return the settings of this method from METHOD.NAME=VALUE."""
+    for name in settings:
+        if name.partition(".")[0] not in METHODS:
+            raise InputError(f"--set {name}={settings[name]}: write METHOD.NAME=VALUE, such as metalabelnet.beta=0.001")
+    return {name.partition(".")[2]: value for name, value in settings.items() if name.partition(".")[0] == method}
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text}: write NAME=VALUE")
+    return name, value
+
+
+def run_folder_name(run: Run, *, with_method: bool = True) -> str:
+    """Return a folder name made from the settings that usually differ between runs."""
+    noise = run.noise.partition(":")[0] + (run.noise.partition(":")[2] if run.noise.count("/") == 0 else "")
+    data = Path(os.path.abspath(run.data))  # noqa: PTH100  # `.` has no name of its own
+    parts = [data.stem, run.method if with_method else "", noise, f"clean{run.clean_size or ''}"]
+    parts += [f"limit{run.limit}"] if run.limit else []
+    parts += [f"unlabeled{run.unlabeled}"] if run.unlabeled else []
+    parts += [f"seed{run.seed}"] if with_method else []
+    return "-".join(part for part in parts if part)

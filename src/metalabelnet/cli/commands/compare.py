@@ -1,0 +1,61 @@
+"""`metalabelnet compare`: train several methods and compare them in one table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet.cli.build_run import build_run, run_folder_name
+from metalabelnet.cli.comparison import print_comparison
+from metalabelnet.cli.console import Console
+from metalabelnet.cli.interrupt import interruptible
+from metalabelnet.cli.run_description import check_and_describe_jobs
+from metalabelnet.data.read_cache import ReadCache
+from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.launch.process_pool import Job, train_all
+from metalabelnet.methods import METHODS
+from metalabelnet.train.prepare import select_device
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Train several methods and print a table of their results."""
+    names = list(METHODS) if args.methods == "all" else list(dict.fromkeys(filter(None, args.methods.split(","))))
+    if not names:
+        raise InputError(f"methods {args.methods!r} names no method: choose from {', '.join(METHODS)}, or all")
+    for name in names:
+        if name not in METHODS:
+            raise unknown_name_error("method", name, [*METHODS, "all"])
+    if args.seeds < 1:
+        raise InputError(f"seeds {args.seeds} is too small: the minimum is 1")
+    first = build_run(args, method=names[0])
+    out = args.out or Path("runs") / f"compare-{run_folder_name(first, with_method=False)}"
+    jobs = [
+        Job(run=build_run(args, method=name, seed=first.seed + k), folder=out / f"{name}-seed{first.seed + k}")
+        for k in range(args.seeds)
+        for name in names
+    ]
+    on_cpu = select_device(first).type == "cpu"
+    workers = ((os.cpu_count() or 1) if on_cpu else 1) if args.jobs is None else args.jobs
+    if workers < 1:
+        raise InputError(f"jobs {workers} is too small: the minimum is 1")
+    console = Console()
+    parallel = f"{min(workers, len(jobs))} in parallel" if min(workers, len(jobs)) > 1 else "one at a time"
+    methods = f"{len(names)} method{'s' if len(names) > 1 else ''}"
+    console.log(f"{first.data}, noise {first.noise}: {len(jobs)} runs of {methods}, {parallel}")
+    with interruptible() as stop, console.progress(runs=len(jobs)) as display:
+        read_cache = ReadCache(concurrent_runs=min(workers, len(jobs)))
+        check_and_describe_jobs(console, jobs, workers, display, read_cache, resume=args.resume)
+        outcomes = train_all(
+            jobs,
+            resume=args.resume,
+            workers=workers,
+            read_cache=read_cache,
+            on_progress=lambda number, progress: display.update(number, jobs[number].folder.name, progress),
+            stop=stop,
+            keep_going=True,
+        )
+    print_comparison(console, out, jobs, outcomes)

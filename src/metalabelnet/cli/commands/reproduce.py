@@ -1,0 +1,201 @@
+"""`metalabelnet reproduce`: train the missing runs of the paper's tables and figures, and write them."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet.cli.console import Console
+from metalabelnet.cli.interrupt import interruptible
+from metalabelnet.errors import DivergenceError, InputError, unknown_name_error
+from metalabelnet.reproduction import markdown_blocks
+from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE
+from metalabelnet.reproduction.figures import draw
+from metalabelnet.reproduction.resources import (
+    Resources,
+    check_noise_probs,
+    write_human_labels,
+    write_smoke_noise_probs,
+)
+from metalabelnet.reproduction.results import Results
+from metalabelnet.reproduction.runner import Runner
+from metalabelnet.reproduction.selection import Selection, check_selection, run_specs
+from metalabelnet.reproduction.tables import tables
+from metalabelnet.run_options import DTYPES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def reproduce(args: argparse.Namespace) -> None:
+    """Train the runs without a stored result, then write tables and figures."""
+    console = Console()
+    if args.list:
+        print_list(console, args)
+        return
+    names = _parse_names(args.what)
+    selection = _parse_selection(args)
+    check_selection(names, selection)
+    if args.smoke and args.doc is not None:
+        raise InputError(f"doc {args.doc}: --smoke trains on other data; leave out --smoke or --doc")
+    smoke_folder = _smoke_folder(args)
+    results_folder = args.results or (smoke_folder or Path()) / "results"
+    if not args.tables_only:
+        out = args.out or (smoke_folder or Path("runs")) / "reproduce"
+        _train(console, args, names, selection, Results(results_folder, args.dtype), out)
+    results = Results(results_folder, args.dtype)  # read again: another process may have added lines
+    figures = args.figures or (smoke_folder or Path("docs")) / "reproduction"
+    _write_tables_and_figures(console, names, results, figures, selection)
+    if args.doc is not None:
+        changed = markdown_blocks.update_page(args.doc, results)
+        console.print(f"{args.doc}: {'updated' if changed else 'already up to date'}")
+
+
+def _train(
+    console: Console,
+    args: argparse.Namespace,
+    names: Sequence[str],
+    selection: Selection,
+    results: Results,
+    out: Path,
+) -> None:
+    """Train the missing runs, within the time budget."""
+    specs = [spec for name in names for spec in run_specs(name, selection)]
+    probs = None if args.noise_probs is None else check_noise_probs(args.noise_probs)
+    if args.smoke:
+        needs_probs = any(spec.needs_noise_probs for spec in specs)
+        probs = write_smoke_noise_probs(out / "noise" / "digits.npy") if needs_probs else None
+    resources = Resources(
+        data_dir=args.data_dir,
+        noise_probs=probs,
+        human_labels=None if args.human_labels is None else write_human_labels(args.human_labels, out / "noise"),
+        device=args.device,
+        dtype=args.dtype,
+        commit=args.commit,
+    )
+    concurrent = (8 if resources.on_cuda else 1) if args.concurrent is None else args.concurrent
+    if args.jobs not in (None, 1) and (resources.on_cuda or args.concurrent is not None):
+        raise InputError(f"jobs {args.jobs}: --jobs is for runs on a CPU; on a GPU use --concurrent")
+    with interruptible() as stop:
+        runner = Runner(
+            results,
+            resources,
+            out,
+            concurrent=concurrent,
+            workers=args.jobs or 1,
+            budget=None if args.budget is None else 60 * args.budget,
+            cheapest_first=args.order == "cheapest",
+            log=console.log,
+            stop=stop,
+        )
+        console.log(f"{len(runner.missing(specs))} of {len(specs)} runs to train; run folders: {out}")
+        left = runner.run(specs)
+    if left:
+        console.log(f"the budget of {args.budget:g} min is used up; {left} runs left; resume with the same command")
+    if runner.failures:
+        raise DivergenceError("; ".join(runner.failures))
+
+
+def _write_tables_and_figures(
+    console: Console, names: Sequence[str], results: Results, folder: Path, selection: Selection
+) -> None:
+    """Write tables and figures; print the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure_error: InputError | None = None
+    for name in names:
+        written = tables(name, results, selection)
+        for table in written:
+            console.print(table.title)
+            console.table(table.columns, table.rows)
+        (folder / f"{name}.md").write_text("\n".join(table.markdown() for table in written), encoding="utf-8")
+        (folder / f"{name}.tex").write_text("\n".join(table.latex() for table in written), encoding="utf-8")
+        try:
+            draw(name, results, folder, selection)
+        except InputError as error:  # matplotlib is optional
+            figure_error = error
+    if figure_error is not None:
+        console.log(f"no figures: {figure_error}")
+    console.print(f"tables and figures: {folder}")
+
+
+def print_list(console: Console, args: argparse.Namespace) -> None:
+    """Print all tables and figures with their progress, or the runs of those that are named."""
+    selection = _parse_selection(args)
+    names = _parse_names(args.what, runnable=False) if args.what else list(EXPERIMENTS)
+    check_selection(names, selection)
+    results = Results(args.results or Path("results"), args.dtype)
+    if not args.what:
+        rows = []
+        for name, experiment in EXPERIMENTS.items():
+            if experiment.needs_data:
+                rows.append([name, "–", f"{experiment.summary} (needs data: {experiment.needs_data})"])
+                continue
+            specs = run_specs(name, selection)
+            finished = sum(results.find(spec) is not None for spec in specs)
+            rows.append([name, f"{finished}/{len(specs)}", experiment.summary])
+        console.table(["name", "finished runs", "content"], rows)
+        return
+    for name in names:
+        experiment, rows = EXPERIMENTS[name], []
+        for spec in run_specs(name, selection):
+            line = None if experiment.needs_data else results.find(spec)
+            result = "" if line is None else "failed" if line.get("failure") else _accuracy(line)
+            fields = {k: v for k, v in spec.fields.items() if k not in ("method", "seed")}
+            recipe = ", ".join(f"{k}={v}" for k, v in fields.items() if v not in (None, {}, ()))
+            rows.append([str(spec), result, "" if spec.paper is None else str(spec.paper), recipe])
+        console.print(f"{name}: {experiment.summary}" + (" (needs data)" if experiment.needs_data else ""))
+        console.table(["run", "ours", "paper", "recipe"], rows)
+
+
+def _accuracy(line: dict[str, object]) -> str:
+    summary = line["summary"]
+    return f"{summary['test_accuracy']:.2f}" if isinstance(summary, dict) else "done"
+
+
+def _parse_selection(args: argparse.Namespace) -> Selection:
+    """Return the runs that these arguments select."""
+    for name in ("seeds", "concurrent", "jobs"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name} {value} is too small: the minimum is 1")
+    if args.budget is not None and not (math.isfinite(args.budget) and args.budget > 0):
+        raise InputError(f"budget {args.budget}: give a positive number of minutes")
+    if args.dtype is not None and args.dtype not in DTYPES:
+        raise unknown_name_error("dtype", args.dtype, DTYPES)
+    return Selection(
+        methods=_split(args.methods),
+        cells=_split(args.cells),
+        points=_split(args.points),
+        seeds=args.seeds,
+        smoke=args.smoke,
+    )
+
+
+def _split(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(filter(None, text.split(",")))
+
+
+def _parse_names(words: Sequence[str], *, runnable: bool = True) -> list[str]:
+    """Return the names of tables and figures; `all` stands for all that can be run."""
+    if not words:
+        raise InputError(f"name a table or figure: choose from {', '.join(RUNNABLE)}, or all (see --list)")
+    names = list(dict.fromkeys(name for word in words for name in (RUNNABLE if word == "all" else (word,))))
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise unknown_name_error("table or figure", name, [*EXPERIMENTS, "all"])
+        if runnable and EXPERIMENTS[name].needs_data:
+            raise InputError(
+                f"{name} needs the data set {EXPERIMENTS[name].needs_data}, which this version cannot read; "
+                f"show its recipe with: metalabelnet reproduce {name} --list"
+            )
+    return names
+
+
+def _smoke_folder(args: argparse.Namespace) -> Path | None:
+    """Return a temporary folder for a smoke test, so that it does not write to the project; None otherwise."""
+    if not args.smoke or (args.results and args.out and args.figures):
+        return None
+    return Path(tempfile.mkdtemp(prefix="metalabelnet-smoke-"))

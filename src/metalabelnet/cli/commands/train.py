@@ -1,0 +1,61 @@
+"""`metalabelnet train`: train one method and write a run folder."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metalabelnet import train as training
+from metalabelnet.cli.build_run import build_run, run_folder_name
+from metalabelnet.cli.comparison import print_summary
+from metalabelnet.cli.console import Console
+from metalabelnet.cli.interrupt import interruptible
+from metalabelnet.cli.run_description import describe_run
+from metalabelnet.errors import InputError, RunStopped
+from metalabelnet.labels.memorization_check import memorization_warning
+from metalabelnet.train import RunFolder
+from metalabelnet.train.prepare import prepare
+
+if TYPE_CHECKING:
+    import argparse
+
+    from metalabelnet.train import Progress
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train one method and print its summary."""
+    run = build_run(args)
+    if not (math.isfinite(args.checkpoint_seconds) and args.checkpoint_seconds >= 0):
+        raise InputError(f"checkpoint-seconds {args.checkpoint_seconds}: give a number that is 0 or more")
+    files = RunFolder(args.out or Path("runs") / run_folder_name(run))
+    files.check(run, resume=args.resume)
+    console = Console()
+    if files.finished:
+        console.log(f"{files.path} is already finished")
+    else:
+        with interruptible() as stop, console.progress() as display:
+            problem = prepare(run, display.download, display.samples, stop=stop)
+            for note in problem.notes:
+                console.log(note)
+            description = [describe_run(run, problem)]
+            if stop():  # before the first step, whose compilation may take minutes
+                raise RunStopped
+
+            def on_progress(progress: Progress) -> None:
+                if description:  # printed at the first report: then network, samples and settings fit together
+                    console.log(description.pop())
+                display.update(0, run.method, progress)
+
+            result = training.train(
+                run,
+                folder=files.path,
+                resume=args.resume,
+                problem=problem,
+                on_progress=on_progress,
+                stop=stop,
+                checkpoint_seconds=args.checkpoint_seconds,
+            )
+        if warning := memorization_warning(problem, result.labels):
+            console.log(warning)
+    print_summary(console, files)

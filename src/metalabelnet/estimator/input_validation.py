@@ -1,0 +1,166 @@
+"""Validation of the arguments of `fit` with scikit-learn's functions: samples, labels and the clean mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from metalabelnet.data.arrays import channels_first
+from metalabelnet.data.rows import MAX_ABS_VALUE, UNLABELED, UNLABELED_NAMES
+from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleFormat:
+    """Shape of a sample (images with channels first) and how its values are scaled.
+
+    Columns of a table and channels of floating-point images are standardized to mean 0 and standard deviation 1; a
+    constant one becomes 0. Images in uint8 are scaled to [−1, 1] later, where the network reads them.
+    """
+
+    shape: tuple[int, ...]
+    is_uint8: bool
+    mean: Array | None
+    scale: Array | None
+
+    @staticmethod
+    def from_array(x: Array, *, standardize: bool) -> SampleFormat:
+        """Return the format of these samples, with mean and scale measured on them."""
+        if x.dtype == np.uint8 or not standardize:
+            return SampleFormat(shape=x.shape[1:], is_uint8=x.dtype == np.uint8, mean=None, scale=None)
+        axes = (0, *range(2, x.ndim))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = x.mean(axes, dtype=np.float64, keepdims=True)[0]
+            std = x.std(axes, dtype=np.float64, keepdims=True)[0]
+        if not np.isfinite(std).all():
+            raise InputError(f"X has values up to {np.abs(x).max():g}, too large to standardize: scale them down")
+        # The standard deviation of a constant column is not 0 after rounding.
+        constant = std <= 10 * np.finfo(x.dtype).eps * np.abs(mean)
+        return SampleFormat(shape=x.shape[1:], is_uint8=False, mean=mean, scale=np.where(constant, 1.0, std))
+
+    def check(self, x: Array) -> None:
+        """Raise an error for samples of another shape or type."""
+        if x.shape[1:] != self.shape or (x.dtype == np.uint8) != self.is_uint8:
+            raise InputError(
+                f"samples are {x.dtype} of shape {x.shape[1:]}, but the classifier was trained on "
+                f"{'uint8' if self.is_uint8 else 'floating-point numbers'} of shape {self.shape}"
+            )
+
+    def to_tensor(self, x: Array) -> Tensor:
+        """Return the scaled samples as uint8 or float32."""
+        scaled = x
+        with np.errstate(over="ignore"):
+            if self.mean is not None and self.scale is not None:
+                scaled = (x - self.mean.astype(x.dtype)) / self.scale.astype(x.dtype)
+            converted = np.array(scaled, dtype=np.uint8 if self.is_uint8 else np.float32, order="C")
+        if not self.is_uint8 and not (np.abs(converted) <= MAX_ABS_VALUE).all():
+            largest = np.abs(x).max()
+            raise InputError(f"X has values up to {largest:g}, too large for float32: scale them down")
+        return torch.from_numpy(converted)
+
+
+def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool) -> Array:
+    """Return a table as float64, or images as uint8 or float32 with channels first.
+
+    Sets `n_features_in_` of the estimator, or compares with it if `reset` is False.
+    """
+    if getattr(X, "ndim", None) is None:
+        X = X if hasattr(X, "__array__") or np.ndim(X) <= 2 else np.asarray(X)
+    if getattr(X, "ndim", 2) <= 2:
+        table: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
+        return table
+    images = channels_first(check_array(X, allow_nd=True, dtype=None, input_name="X"), channels)
+    if images.dtype.kind not in "biuf":
+        raise InputError(f"images of type {images.dtype}: give uint8 or floating-point numbers")
+    if reset:
+        estimator.n_features_in_ = int(np.prod(images.shape[1:]))
+        if hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+    with np.errstate(over="ignore"):  # `to_tensor` raises an error for values that are too large
+        return images if images.dtype == np.uint8 else images.astype(np.float32)
+
+
+def read_labels(y: Any, name: str) -> tuple[NDArray[np.int64], Array]:
+    """Return the class index of each sample, −1 where it is unlabeled, and the sorted classes."""
+    if y is None:
+        raise InputError(f"{name} requires y to be passed, but the target y is None")
+    y = as_column(y, warn=True)
+    unlabeled = unlabeled_mask(y)
+    if y.dtype.kind not in "OUST":
+        assert_all_finite(y[~unlabeled], input_name="y")
+    if unlabeled.all():
+        raise InputError("no sample has a label: label at least two classes")
+    labels = objects_to_numbers(y[~unlabeled])
+    try:
+        check_classification_targets(labels)
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in labels})
+        found = f"the type {kinds[0]}" if len(kinds) == 1 else f"different types ({', '.join(kinds)})"
+        raise InputError(f"labels have {found}: give all as text or all as numbers") from None
+    if len(classes) < 2:
+        raise InputError(f"y has only one class, {str(classes[0])!r}: a classifier needs at least two")
+    given = np.full(len(y), UNLABELED, dtype=np.int64)
+    given[~unlabeled] = numbers
+    return given, classes
+
+
+def as_column(y: Any, *, warn: bool = False) -> Array:
+    """Return the labels as one column.
+
+    Pandas labels are converted here, because scikit-learn converts integers beside missing values to floats.
+    """
+    column: Array = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=warn)
+    return column
+
+
+def objects_to_numbers(labels: Array) -> Array:
+    """Return an object array of numbers as numbers: next to None, numpy stores numbers as objects."""
+    numbers = labels.dtype.kind == "O" and all(isinstance(value, Real | np.bool_) for value in labels)
+    return np.array(labels.tolist()) if numbers else labels
+
+
+def unlabeled_mask(y: Array) -> NDArray[np.bool_]:
+    """Return which labels mean unlabeled."""
+    if y.dtype.kind in "OUST":
+        return np.fromiter((_is_unlabeled(value) for value in y), dtype=bool, count=len(y))
+    mask: NDArray[np.bool_] = y == UNLABELED if y.dtype.kind in "if" else np.zeros(len(y), dtype=bool)
+    return mask | np.isnan(y) if y.dtype.kind == "f" else mask
+
+
+def _is_unlabeled(value: Any) -> bool:
+    """Return whether a label is None, an empty string, −1 (also as a string), NaN, or a missing value of pandas."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return value in UNLABELED_NAMES if isinstance(value, str) else bool(value == UNLABELED or value != value)
+
+
+def read_clean_mask(clean_mask: Any, given: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which samples belong to the clean set."""
+    if clean_mask is None:
+        return np.zeros(len(given), dtype=bool)
+    mask = np.asarray(clean_mask)
+    if mask.dtype == object and any(type(value).__name__ == "NAType" for value in mask.flat):
+        raise InputError("clean_mask has missing values: give True or False for each sample")
+    if mask.shape != given.shape or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):
+        raise InputError(
+            f"clean_mask is {mask.dtype} of shape {mask.shape}: give True or False for each of the {len(given)} samples"
+        )
+    mask = mask.astype(bool)
+    unlabeled = mask & (given == UNLABELED)
+    if unlabeled.any():
+        raise InputError(f"clean_mask: sample {int(np.argmax(unlabeled))} is unlabeled; a clean sample needs a label")
+    return mask

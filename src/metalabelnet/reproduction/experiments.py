@@ -1,0 +1,343 @@
+"""The experiments: tables and figures, each with the runs it consists of.
+
+A run that several experiments share is trained once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from metalabelnet.core.label_net import LABEL_NET_KINDS
+from metalabelnet.reproduction import beyond
+from metalabelnet.reproduction.paper_numbers import CELLS, PaperNumber, paper_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CIFAR10N_CELLS = ("aggregate", "random1", "worst")
+
+# The methods of the paper's table, then two baselines that the paper does not have.
+TABLE_METHODS = (
+    "cross-entropy",
+    "sce",
+    "gce",
+    "bootstrap",
+    "forward",
+    "joint-optimization",
+    "pencil",
+    "co-teaching",
+    "mlnt",
+    "meta-weight-net",
+    "mslg",
+    "metalabelnet",
+    "clean-only",
+    "fine-tune",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run of an experiment and its position in the table or figure.
+
+    Attributes
+    ----------
+    experiment : str
+        Name of the experiment.
+    method : str
+        Name of the method: the row of a table.
+    cell : str
+        The noise, such as "feature:0.6": the column of a table.
+    point : str
+        The value of what the experiment varies; empty if it varies nothing.
+    seed : int
+        Seed of the run.
+    fields : mapping
+        The settings of the run except those of the machine (folders, files, device, dtype).
+    curves : bool
+        Whether the experiment needs the metrics of every epoch.
+    kind : str
+        "run", or "losses" for the losses along one step of a run.
+    """
+
+    experiment: str
+    method: str
+    cell: str
+    point: str
+    seed: int
+    fields: Mapping[str, Any]
+    curves: bool = False
+    kind: str = "run"
+
+    @property
+    def paper(self) -> PaperNumber | None:
+        """The paper's number for this run, or None."""
+        smoke = self.fields["data"] == "digits"
+        return None if smoke or self.point else paper_number(self.experiment, self.method, self.cell)
+
+    @property
+    def needs_noise_probs(self) -> bool:
+        """Whether the noise is drawn from the authors' class probabilities, which are read from a file."""
+        return str(self.fields["noise"]).startswith("feature:") and self.fields.get("noise_probs") != "probe"
+
+    @property
+    def needs_human_labels(self) -> bool:
+        """Whether the run uses the human labels of CIFAR-10N."""
+        return str(self.fields["noise"]).startswith("file:")
+
+    def __str__(self) -> str:
+        point = f" {self.point}" if self.point else ""
+        return f"{self.method} {self.cell}{point} seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """The runs of a table or figure.
+
+    Attributes
+    ----------
+    summary : str
+        One line for `reproduce --list`.
+    make_fields : callable
+        Returns the settings of a run from method, cell, seed and changed settings.
+    methods, all_methods : tuple of str
+        The methods run by default and those that can be selected.
+    cells, all_cells, smoke_cells : tuple of str
+        The cells run by default, those that can be selected, and those of a smoke test.
+    points : tuple of str
+        The values of what the experiment varies; a single empty string if it varies nothing.
+    vary : callable
+        Returns the settings that a point changes.
+    seeds : int
+        Number of seeds run by default.
+    curves, kind
+        As in `RunSpec`.
+    needs_data : str
+        The data set it needs, if the package cannot read it; such an experiment cannot be run.
+    """
+
+    summary: str
+    make_fields: Callable[..., dict[str, Any]]
+    methods: tuple[str, ...] = ("metalabelnet",)
+    all_methods: tuple[str, ...] = ("metalabelnet",)
+    cells: tuple[str, ...] = ("feature:0.6",)
+    all_cells: tuple[str, ...] = CELLS
+    smoke_cells: tuple[str, ...] = ("feature:0.6",)
+    points: tuple[str, ...] = ("",)
+    vary: Callable[[str], dict[str, Any]] = field(default=lambda _point: {})
+    seeds: int = 1
+    curves: bool = False
+    kind: str = "run"
+    needs_data: str = ""
+
+
+def cifar10(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any]:
+    """The settings of the paper's CIFAR-10 runs.
+
+    All 50,000 training images are noisy; half of the test images are the clean set, the other half are for testing.
+    """
+    return {
+        "data": "cifar10",
+        "method": method,
+        "noise": cell,
+        "split": "paper",
+        "protocol": "paper",
+        "seed": seed,
+        **changes,
+    }
+
+
+def cifar10n(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any]:
+    """The settings of the CIFAR-10N runs (human labels).
+
+    The clean set is 1,000 training images, stratified by class; all test images are for testing. The recipe is that of
+    the CIFAR-10 table, which selects the epoch on the clean set.
+    """
+    changes = {"noise": f"file:cifar10n-{cell}", "split": "general", "clean": 1000, **changes}
+    return cifar10(method, cell, seed, **changes)
+
+
+def _large_data_set(data: str, net: str, **fields: Any) -> Callable[..., dict[str, Any]]:
+    def make_fields(method: str, _cell: str, seed: int, **changes: Any) -> dict[str, Any]:
+        return {"data": data, "method": method, "noise": "none", "net": net, "seed": seed, **fields, **changes}
+
+    return make_fields
+
+
+_RESNET = {"batch_size": 32, "lr": 1e-3, "lr_milestones": (5,), "epochs": 10, "settings": {"beta": 1e-3}}
+clothing1m = _large_data_set("clothing1m", "resnet50, pre-trained on ImageNet", warmup=1, clean=14_000, **_RESNET)
+food101n = _large_data_set("food101n", "resnet50, pre-trained on ImageNet", warmup=6, clean=15_000, **_RESNET)
+webvision = _large_data_set(
+    "webvision",
+    "inception-resnet-v2",
+    warmup=14,
+    clean=1000,
+    batch_size=16,
+    lr=1e-2,
+    lr_milestones=(12,),
+    epochs=30,
+    settings={"beta": 1e-3},
+)
+
+
+def _int_field(name: str) -> Callable[[str], dict[str, Any]]:
+    return lambda point: {name: int(point)}
+
+
+def _method_setting(name: str, parse: Callable[[str], Any]) -> Callable[[str], dict[str, Any]]:
+    return lambda point: {"settings": {name: parse(point)}}
+
+
+_FEATURE_CELLS = CELLS[4:]
+
+# Differences from the authors' code that can be set to theirs, and the reverse where our default is theirs.
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "not shuffled": {"order": "given"},
+    "learning rate drops at 41 and 81": {"lr_milestones": (41, 81)},
+    "losses summed over classes": {"settings": {"loss_scale": "sum"}},
+    "BatchNorm statistics of the training batches only": {"settings": {"clean_updates_statistics": False}},
+}
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "cifar10-table": Experiment(
+        summary="test accuracy under uniform and feature-dependent noise at 20, 40, 60, 80 %, fourteen methods",
+        make_fields=cifar10,
+        methods=TABLE_METHODS,
+        all_methods=TABLE_METHODS,
+        cells=CELLS,
+        smoke_cells=("uniform:0.4", "feature:0.6"),
+        seeds=4,
+    ),
+    "fig-curves": Experiment(
+        summary="test accuracy by epoch, uniform and feature-dependent noise at 40 and 60 %",
+        make_fields=cifar10,
+        all_methods=TABLE_METHODS,
+        cells=("uniform:0.4", "uniform:0.6", "feature:0.4", "feature:0.6"),
+        smoke_cells=("uniform:0.4", "feature:0.6"),
+        curves=True,
+    ),
+    "fig-stability": Experiment(
+        summary="change of the soft labels between epochs, MetaLabelNet and MSLG",
+        make_fields=cifar10,
+        methods=("metalabelnet", "mslg"),
+        all_methods=("metalabelnet", "mslg"),
+        curves=True,
+    ),
+    "fig-warmup": Experiment(
+        summary="test accuracy by epoch for a warm-up of 20 to 80 epochs, feature-dependent noise at 60 %",
+        make_fields=cifar10,
+        points=("20", "40", "44", "50", "60", "80"),
+        vary=_int_field("warmup"),
+        curves=True,
+    ),
+    "fig-clean-size": Experiment(
+        summary="test accuracy by the number of clean samples, 100 to 5,000, feature-dependent noise",
+        make_fields=cifar10,
+        cells=_FEATURE_CELLS,
+        points=("100", "250", "500", "1000", "2000", "5000"),
+        vary=_int_field("clean"),
+    ),
+    "fig-unlabeled": Experiment(
+        summary="test accuracy by the number of unlabeled images, 0 to 49,000, feature-dependent noise",
+        make_fields=cifar10,
+        cells=_FEATURE_CELLS,
+        points=("0", "12000", "24000", "36000", "45000", "49000"),
+        vary=_int_field("unlabeled"),
+    ),
+    "ablation-entropy": Experiment(
+        summary="weight of the entropy loss: 0, 0.5, 1",
+        make_fields=cifar10,
+        points=("0", "0.5", "1"),
+        vary=_method_setting("entropy_weight", float),
+    ),
+    "ablation-beta": Experiment(
+        summary="β, the learning rate of the label net: 1e-4 to 1e-1",
+        make_fields=cifar10,
+        points=("0.0001", "0.001", "0.01", "0.1"),
+        vary=_method_setting("beta", float),
+    ),
+    "ablation-labelnet": Experiment(
+        summary="architecture of the label net: a single layer, and three MLPs with one hidden layer",
+        make_fields=cifar10,
+        points=LABEL_NET_KINDS,
+        vary=_method_setting("label_net", str),
+    ),
+    "differences": Experiment(
+        summary="one change at a time: possible reasons why our numbers differ from the paper's",
+        make_fields=cifar10,
+        cells=("uniform:0.6", "feature:0.6"),
+        points=tuple(DIFFERENCES),
+        vary=lambda point: DIFFERENCES[point],
+    ),
+    "fig-losses": Experiment(
+        summary="the three losses along the step of one training iteration",
+        make_fields=cifar10,
+        kind="losses",
+    ),
+    "cifar10n": Experiment(
+        summary="human labels of CIFAR-10N (aggregate, random 1, worst), fourteen methods, 1,000 clean images",
+        make_fields=cifar10n,
+        methods=TABLE_METHODS,
+        all_methods=TABLE_METHODS,
+        cells=CIFAR10N_CELLS,
+        all_cells=CIFAR10N_CELLS,
+        smoke_cells=("worst",),
+    ),
+    "beyond": Experiment(
+        summary="metalabelnet-plus and baselines on digits, Fashion-MNIST and CIFAR-10",
+        make_fields=beyond.make_fields,
+        methods=beyond.METHODS,
+        all_methods=beyond.METHODS,
+        cells=beyond.CELLS,
+        all_cells=beyond.CELLS,
+        smoke_cells=("digits/uniform:0.4", "digits/feature:0.8"),
+        seeds=5,
+    ),
+    "beyond-ablation": Experiment(
+        summary="ablation of metalabelnet-plus: each component removed on its own, digits",
+        make_fields=beyond.make_fields,
+        methods=("metalabelnet-plus",),
+        all_methods=("metalabelnet-plus",),
+        cells=beyond.ABLATION_CELLS,
+        all_cells=beyond.ABLATION_CELLS,
+        smoke_cells=("digits/uniform:0.4",),
+        points=tuple(beyond.ABLATIONS),
+        vary=lambda point: {"settings": beyond.ABLATIONS[point]} if beyond.ABLATIONS[point] else {},
+        seeds=3,
+    ),
+    "beyond-unlabeled": Experiment(
+        summary="metalabelnet-plus without the labels of 36,000 images, feature-dependent noise at 40 %",
+        make_fields=beyond.make_fields,
+        methods=("metalabelnet-plus",),
+        all_methods=("metalabelnet-plus",),
+        cells=beyond.UNLABELED_CELLS,
+        all_cells=beyond.UNLABELED_CELLS,
+        smoke_cells=beyond.UNLABELED_CELLS[:1],
+        points=("0", "36000"),
+        vary=_int_field("unlabeled"),
+        seeds=2,
+    ),
+    "clothing1m": Experiment(
+        summary="the Clothing1M table",
+        make_fields=clothing1m,
+        cells=("accuracy",),
+        all_cells=("accuracy",),
+        needs_data="Clothing1M",
+    ),
+    "food101n": Experiment(
+        summary="the Food-101N table",
+        make_fields=food101n,
+        cells=("accuracy",),
+        all_cells=("accuracy",),
+        needs_data="Food-101N",
+    ),
+    "webvision": Experiment(
+        summary="the WebVision table",
+        make_fields=webvision,
+        cells=("top 1",),
+        all_cells=("top 1",),
+        needs_data="WebVision",
+    ),
+}
+RUNNABLE = tuple(name for name, experiment in EXPERIMENTS.items() if not experiment.needs_data)

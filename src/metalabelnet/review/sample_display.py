@@ -1,0 +1,119 @@
+"""Images, texts and table cells of samples for display, addressed by position in the data.
+
+Requests contain no names or paths. Images are decoded and encoded again, so only pixels are served: no metadata, and
+nothing of a file that is not an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from metalabelnet.data.encoders import images
+from metalabelnet.data.encoders.images import describe_error
+from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    from metalabelnet.data import Rows
+
+MAX_CELLS = 60
+MAX_SIDE_PIXELS = {"small": 256, "large": 1024}
+
+
+class Items(Protocol):
+    """A sequence of samples, indexed by position."""
+
+    def __getitem__(self, position: int, /) -> Any:
+        """The sample at a position."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleDisplay:
+    """The samples of the data. `items` are image paths, table cells or tensors, depending on the kind."""
+
+    kind: str  # image, text, table
+    items: Items
+    columns: tuple[str, ...] = field(default=())
+
+    def image(self, position: int, size: str) -> tuple[bytes, str]:
+        """The encoded image and its media type.
+
+        Raises
+        ------
+        InputError
+            If the file is not a readable image.
+        """
+        from PIL import Image
+
+        item, side = self.items[position], MAX_SIDE_PIXELS[size]
+        if isinstance(item, torch.Tensor):
+            pixels = item.permute(1, 2, 0) if len(item) > 1 else item[0]
+            return _encode(Image.fromarray(pixels.contiguous().numpy()), "PNG")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow warns about odd files; decode() rejects images that are too large
+                width, height, is_gray = images.read_header(item)
+                scale = min(1.0, side / max(width, height))
+                shape = (1 if is_gray else 3, max(1, round(height * scale)), max(1, round(width * scale)))
+                shape = _rotate_shape(item, shape)
+                pixels = images.decode(item, shape)
+        except Exception as error:  # Pillow raises many exception types, even SyntaxError
+            raise InputError(describe_error(error)) from error
+        image = Image.fromarray(pixels[0].numpy() if is_gray else pixels.permute(1, 2, 0).contiguous().numpy())
+        return _encode(image, "PNG" if max(image.size) <= MAX_SIDE_PIXELS["small"] else "JPEG")
+
+    def text(self, position: int) -> str:
+        """The text of a sample."""
+        item = self.items[position]
+        return str(item if isinstance(item, str) else " ".join(item))
+
+    def cells(self, position: int) -> list[tuple[str, str]]:
+        """The column names and cells of a sample."""
+        item = self.items[position]
+        values = [f"{value:.6g}" for value in item.tolist()] if isinstance(item, torch.Tensor) else list(item)
+        names = self.columns or tuple(f"column {k}" for k in range(len(values)))
+        return list(zip(names, values, strict=True))[:MAX_CELLS]
+
+    def digest(self, count: int) -> str:
+        """A hash of the content of the first rows."""
+        digest = hashlib.blake2b(digest_size=16)
+        for item in (self.items[position] for position in range(count)):
+            digest.update(item.numpy().tobytes() if isinstance(item, torch.Tensor) else json.dumps(item).encode())
+        return digest.hexdigest()
+
+
+def display_rows(rows: Rows) -> SampleDisplay:
+    """The display of rows that are tensors."""
+    return SampleDisplay(kind="image" if rows.is_image else "table", items=_TensorItems(rows.x))
+
+
+class _TensorItems:
+    """Single samples of a tensor or a `DiskTensor`."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        sample: torch.Tensor = self.x[position : position + 1][0]
+        return sample
+
+
+def _rotate_shape(path: Any, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The shape with height and width exchanged if the EXIF orientation says so."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        rotated = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+    return (shape[0], shape[2], shape[1]) if rotated else shape
+
+
+def _encode(image: Any, kind: str) -> tuple[bytes, str]:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue(), f"image/{kind.lower()}"

@@ -1,0 +1,125 @@
+"""The settings of a run: name, type, default and help text of each, and the defaults of each data set.
+
+This module imports the standard library only. The command line builds its options from it, so that `--help` does not
+import PyTorch; `metalabelnet.train.settings.Run` adds checks and methods to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003  (evaluated by get_type_hints)
+from dataclasses import dataclass, field
+from typing import Any
+
+PROTOCOLS = ("default", "paper")
+PRESETS = ("paper", "own")
+DTYPES = ("float32", "float64", "bf16")
+EXECUTIONS = ("auto", "eager", "compiled")
+KERNELS = ("auto", "cudnn", "hopper")
+ON_ERROR = ("stop", "skip")
+ALL = "all"  # `--clean all`: all samples that are marked as clean
+DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "memory")
+HUB = "hub"  # `--pretrained` without a file: download the weights
+PATH_KINDS = "a folder of images, or a .csv, .tsv, .parquet or .npz file"
+
+# The paper's schedule for CIFAR-10, also used by several of the compared methods' papers.
+CIFAR10_SCHEDULE: dict[str, Any] = {
+    "epochs": 120,
+    "lr": 1e-2,
+    "lr_milestones": (40, 80),
+    "batch_size": 128,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+}
+_CIFAR: dict[str, Any] = {**CIFAR10_SCHEDULE, "warmup": 44, "clean": 5000, "augment": "flip-crop"}
+
+# Where the settings for a data set known by name differ from the defaults of `RunOptions`.
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "fashion-mnist": {"clean": 1000, "batch_size": 128, "lr": 1e-2},
+    "cifar10": _CIFAR,
+    "cifar100": _CIFAR,
+}
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """All settings of a run, unchecked. The defaults suit small data; see `DATASET_DEFAULTS` for the others."""
+
+    data: str = _option("digits", f"data set name ({', '.join(DATASET_DEFAULTS)}), or the path of {PATH_KINDS}")
+    data_format: str = _option(
+        "auto", "what DATA is: benchmark, folder, table, npz, memory (arrays); auto: detected when the run is created"
+    )
+    data_dir: str | None = _option(
+        None, "folder with the files of a named data set (default: $METALABELNET_DATA, else ~/.cache/metalabelnet)"
+    )
+    method: str = _option("metalabelnet", "training method; see `metalabelnet methods`")
+    preset: str = _option(
+        "paper", "paper: the schedule that all methods share; own: the schedule and settings of the method's own paper"
+    )
+    settings: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"help": "setting of the method; see `metalabelnet methods METHOD`"}
+    )
+    noise: str = _option("none", "label noise added to the training labels; see `metalabelnet noises`")
+    noise_probs: str | None = _option(
+        None, "class probabilities (.npy) for feature noise (default: those of a network trained for it)"
+    )
+    clean: int | str = _option(
+        100,
+        "clean set: number of samples, all (every sample marked as clean), or a file that lists the samples",
+    )
+    clean_file: str | None = _option(
+        None,
+        "same as --clean FILE: a table of ids (for arrays: row numbers from 0) and labels, or a folder of images",
+    )
+    clean_column: str | None = _option(None, "column that marks the rows of the clean set")
+    true_label: str | None = _option(None, "column of true labels, where known (default: detected)")
+    label: str | None = _option(None, "column of given labels (default: detected)")
+    image: str | None = _option(None, "column of image paths (default: detected)")
+    text: str | None = _option(None, "column of texts (default: detected)")
+    features: str | None = _option(None, "numeric and categorical columns, separated by commas (default: detected)")
+    id: str | None = _option(None, "column of sample ids (default: detected)")
+    test: str | None = _option(None, "folder or table with true labels to test on")
+    image_size: int | None = _option(None, "side in pixels of the square that images are resized to (default: by size)")
+    encoder: str | None = _option(None, "sentence-transformers model for texts (default: TF-IDF)")
+    on_error: str = _option("stop", "what to do when a sample cannot be read: stop, skip")
+    memory_limit: float | None = _option(
+        None, "GiB of memory for samples; more are kept on disk (default: half of the free memory)"
+    )
+    limit: int | None = _option(None, "number of training samples to use, drawn at random (default: all)")
+    unlabeled: int = _option(0, "number of training samples whose label is removed")
+    split: str = _option(
+        "general",
+        "general: take the clean set from the data's clean part, else from training samples; paper: from the test part",
+    )
+    protocol: str = _option(
+        "default",
+        "default: a fifth of the clean set is held out to select the epoch; paper: all of it trains and selects",
+    )
+    net: str = _option(
+        "auto", "network: auto, cnn8, small-cnn, mlp, text-mlp, timm:NAME, torchvision:NAME, MODULE:FUNCTION"
+    )
+    pretrained: str | None = _option(
+        None, "start from pretrained weights of timm or torchvision: from FILE, or downloaded if no file is named"
+    )
+    head: str | None = _option(None, "name of the network's last linear layer (default: detected)")
+    epochs: int = _option(30, "number of epochs; warm-up and milestones scale with it unless they are given")
+    warmup: int = _option(11, "epochs of warm-up on the given labels")
+    batch_size: int = _option(64, "batch size")
+    lr: float = _option(0.02, "learning rate of the classifier")
+    lr_milestones: tuple[int, ...] = _option((10, 20), "epochs at which the learning rate drops to a tenth")
+    momentum: float = _option(0.9, "momentum of the classifier's SGD")
+    weight_decay: float = _option(1e-4, "weight decay of the classifier's SGD")
+    order: str = _option("shuffled", "order of the training samples: shuffled (every epoch anew), given")
+    augment: str = _option("none", "augmentation of the training images: none, crop, flip-crop")
+    snapshots: int = _option(
+        30, "number of epochs, evenly spaced, whose predictions enter the label table; 0: only the selected epoch"
+    )
+    seed: int = _option(0, "random seed")
+    device: str = _option("auto", "auto, cpu, cuda, cuda:1, …")
+    dtype: str = _option("float32", "float32, float64, or bf16 (mixed precision: weights and results stay float32)")
+    execution: str = _option("auto", "eager, compiled (CUDA graphs), or auto (compiled on CUDA, else eager)")
+    kernels: str = _option("auto", "convolutions: cudnn, hopper (H100 and H200 in bf16), or auto (hopper if it can be used)")

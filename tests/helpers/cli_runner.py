@@ -1,0 +1,113 @@
+"""How these tests call the program: in this process, in a forked one, or as a user does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metalabelnet.cli import main
+
+sys.path.append(str(Path(__file__).parents[1] / "train"))  # for `tiny`, which both folders use
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TINY = "--noise uniform:0.4 --clean 18 --unlabeled 14 --epochs 5 --warmup 2 --batch-size 12 --lr 0.05 --device cpu"
+
+
+@dataclass
+class CliResult:
+    """What a call gave back."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_cli(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> CliResult:
+    """Call the program in this process."""
+    capsys.readouterr()
+    try:
+        code = main(list(arguments))
+    except SystemExit as end:  # argparse's way
+        code = int(end.code or 0)
+    output = capsys.readouterr()
+    return CliResult(code, output.out, output.err)
+
+
+class Forked:
+    """A call under way in a process of its own."""
+
+    def __init__(self, forker: "Forker", arguments: Sequence[str], folder: Path) -> None:
+        self.forker, self.err, self.out = forker, folder / "err.txt", folder / "out.txt"
+        order = {"arguments": list(arguments), "out": str(self.out), "err": str(self.err)}
+        forker.write(json.dumps(order))
+        self.pid = int(forker.read())
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process and whatever it has started."""
+        os.killpg(self.pid, number)
+
+    def wait(self) -> int:
+        return int(self.forker.read())
+
+
+class Forker:
+    """A process that has imported the program and forks: see forker.py."""
+
+    def __init__(self, data: Path) -> None:
+        program = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(data)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT)
+        self.modules: list[str] = self.read()
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+
+    def start(self, arguments: Sequence[str], folder: Path) -> Forked:
+        return Forked(self, arguments, folder)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+class Started:
+    """A call under way as a user starts it: the interface of `Forked`, and seconds slower."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        self.err, self.out = folder / "err.txt", folder / "out.txt"
+        program = [sys.executable, "-m", "metalabelnet", *arguments]
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(program, stdout=out, stderr=err, env=ENVIRONMENT, start_new_session=True)
+        self.pid = self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        os.killpg(self.pid, number)
+
+    def wait(self) -> int:
+        return self.process.wait(120)
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until it is so."""
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.002)
+
+
+def count_finished_epochs(folder: Path) -> int:
+    """How many epochs the run has written down."""
+    file = folder / "metrics.jsonl"
+    return len(file.read_bytes().splitlines()) if file.exists() else 0

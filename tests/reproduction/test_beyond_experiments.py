@@ -1,0 +1,115 @@
+"""The experiments beyond the paper: runs, comparison, ablation."""
+
+from pathlib import Path
+
+import pytest
+
+from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, METHODS
+from metalabelnet.reproduction.markdown_blocks import fill_page
+from metalabelnet.reproduction.resources import Resources
+from metalabelnet.reproduction.results import Results, spec_key
+from metalabelnet.reproduction.runner import folder_name
+from metalabelnet.reproduction.selection import Selection, run_specs
+from metalabelnet.reproduction.tables import Table, tables
+from sample_results import result_line, run_spec, write_results
+
+PLUS = "metalabelnet-plus"
+
+
+def spec(method: str, cell: str, seed: int = 0):
+    return run_spec("beyond", method, cell, seed=seed)
+
+
+def comparison_table(results: Results) -> Table:
+    return tables("beyond", results)[-1]
+
+
+def row(table: Table, name: str) -> list[str]:
+    (matching,) = (r for r in table.rows if r[0] == name)
+    return list(matching)
+
+
+def test_methods_differ_in_nothing_but_the_method() -> None:
+    for cell in CELLS:
+        fields = [{**spec(method, cell).fields, "method": ""} for method in METHODS]
+        assert all(one == fields[0] for one in fields)
+        assert fields[0]["protocol"] == "default"
+
+
+def test_noise_source_of_a_cell() -> None:
+    probe, authors = spec(PLUS, "cifar10-5000/feature:0.4"), spec(PLUS, "cifar10-5000/authors:0.4")
+    assert not probe.needs_noise_probs
+    assert authors.needs_noise_probs
+    assert spec_key(probe) != spec_key(authors)
+    assert spec(PLUS, "cifar10-1000/worst").needs_human_labels
+    run = Resources(device="cpu").run(spec(PLUS, "digits/feature:0.8"))
+    assert (run.noise, run.noise_probs, run.clean) == ("feature:0.8", None, 100)
+    run = Resources(device="cpu").run(spec(PLUS, "fashion-mnist/uniform:0.2"))
+    assert (run.data, run.limit, run.clean) == ("fashion-mnist", 10_000, 200)
+
+
+def test_clean_only_is_one_run_per_data_set() -> None:
+    keys = {spec_key(e) for e in run_specs("beyond", Selection(methods=("clean-only",), seeds=1))}
+    assert len(keys) == 4  # digits, Fashion-MNIST, CIFAR-10 with 5,000 and with 1,000
+
+
+def test_results_file_and_folder_name(tmp_path: Path) -> None:
+    one = spec(PLUS, "digits/uniform:0.4")
+    write_results(tmp_path, result_line(one))
+    assert [file.name for file in tmp_path.iterdir()] == ["beyond.jsonl"]
+    assert "/" not in folder_name(one, "float32")
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    cell = "digits/uniform:0.4"
+    ours, theirs = (95.0, 97.0, 99.0), (90.0, 91.0, 95.0)  # 5, 6, 4: mean 5, standard error 1/√3
+    lines = [result_line(spec(PLUS, cell, seed), a) for seed, a in enumerate(ours)]
+    lines += [result_line(spec("fine-tune", cell, seed), a) for seed, a in enumerate(theirs)]
+    lines += [result_line(spec("gce", cell, 0), 96.0)]
+    matching = row(comparison_table(write_results(tmp_path, *lines)), "digits, uniform 40 %")
+    assert matching[1:] == ["", "+5.00 (+8.7 s.e.)", "", "gce: -1.00"]
+
+
+def test_zero_standard_error(tmp_path: Path) -> None:
+    cell = "digits/uniform:0.4"
+    lines = [result_line(spec(method, cell, seed), 90.0) for method in (PLUS, "clean-only") for seed in (0, 1)]
+    assert row(comparison_table(write_results(tmp_path, *lines)), "digits, uniform 40 %")[1] == "+0.00 (s.e. 0)"
+
+
+@pytest.mark.parametrize("point", [point for point in ABLATIONS if point != "all"])
+def test_ablation_changes_one_setting(point: str) -> None:
+    cell = "digits/feature:0.4"
+    whole = run_spec("beyond-ablation", PLUS, cell, "all")
+    assert spec_key(whole) == spec_key(spec(PLUS, cell))
+    without = run_spec("beyond-ablation", PLUS, cell, point)
+    assert spec_key(without) != spec_key(whole)
+    assert len(without.fields["settings"]) == 1
+
+
+def test_ablation_table_shows_the_difference_from_all(tmp_path: Path) -> None:
+    cells = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
+    lines = [result_line(run_spec("beyond-ablation", PLUS, cell, "all"), 90.0) for cell in cells]
+    lines += [
+        result_line(run_spec("beyond-ablation", PLUS, cell, "full warm-up"), 88.0 - k) for k, cell in enumerate(cells)
+    ]
+    (table,) = tables("beyond-ablation", write_results(tmp_path, *lines))
+    assert row(table, "all")[-2:] == ["90.00", "–"]
+    assert row(table, "full warm-up")[-2:] == ["86.50", "-3.50 (-5.4 s.e.)"]
+    assert row(table, "no EMA")[1:] == [""] * 6
+
+
+def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) -> None:
+    cell = "cifar10-5000/authors:0.4"
+    whole, without = (run_spec("beyond-unlabeled", PLUS, cell, point) for point in ("0", "36000"))
+    assert spec_key(whole) == spec_key(spec(PLUS, cell))
+    assert without.fields["unlabeled"] == 36_000
+    (table,) = tables("beyond-unlabeled", write_results(tmp_path, result_line(whole, 84.0), result_line(without, 82.5)))
+    assert row(table, "36000")[1:] == ["", "82.50 (1)", "", "-1.50"]
+
+
+def test_page_matches_the_results() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "beyond.md").read_text()
+    assert fill_page(page, Results(root / "results")) == page, (
+        "run: metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/beyond.md"
+    )
