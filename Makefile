@@ -16,9 +16,19 @@ JOBS ?= 2
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-.venv/installed: pyproject.toml constraints.txt
+# Every file that pip downloads must have a hash in requirements*.txt. They list all packages, so pip resolves nothing
+# (--no-deps); `pip check` fails where one is missing. torch from the package index needs CUDA libraries on Linux, with a
+# GPU or without, and gets them from requirements-cuda.txt. PyTorch's CPU builds do not: to use one, put its wheel into a
+# folder and set PIP_FIND_LINKS to that folder.
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+
+.venv/installed: pyproject.toml requirements.txt requirements-cuda.txt
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev,docs]'
+	$(PIP_INSTALL) --require-hashes --requirement requirements.txt
+	if $(BIN)/pip check | grep -q '^torch .* requires cuda-toolkit'; then \
+	  $(PIP_INSTALL) --require-hashes --requirement requirements-cuda.txt; fi
+	$(PIP_INSTALL) --no-build-isolation --editable .
+	$(BIN)/pip check
 	touch $@
 
 demo: .venv/installed

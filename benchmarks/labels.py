@@ -1,21 +1,21 @@
-"""What corrected labels and suspicions are worth, beside cleanlab on the same network.
+"""Quality of corrected labels and suspects, compared with cleanlab on the same network.
 
     python benchmarks/labels.py digits --noise uniform:0.1 feature:0.4 --seed 0 1 2
     python benchmarks/labels.py fashion-mnist --noise uniform:0.4 --epochs 6
-    python benchmarks/labels.py cifar10n --labels CIFAR-10_human.pt --save DIR    train and save (no cleanlab)
-    python benchmarks/labels.py cifar10n --from DIR --json results/labels/x.jsonl  score what was saved
-    python benchmarks/labels.py --table results/labels/*.jsonl                       the table, in Markdown
+    python benchmarks/labels.py cifar10n --labels CIFAR-10_human.pt --save DIR     train and save (without cleanlab)
+    python benchmarks/labels.py cifar10n --from DIR --json results/labels/x.jsonl  score saved runs
+    python benchmarks/labels.py --table results/labels/*.jsonl                     print the table as Markdown
 
 `run` is one run of this package, whose label table is scored. cleanlab gets the probabilities of five-fold
 cross-validation: five cross-entropy runs of the same network, recipe and number of epochs, each on four fifths of the
-noisy rows and the clean rows with their true labels; the held-out clean rows select the epoch there as they do here
-(`cleanlab`), or the last epoch counts (`cleanlab, last`).
+noisy rows and the clean rows with their true labels; the validation rows select the epoch as in our run (`cleanlab`),
+or the last epoch is used (`cleanlab, last`).
 
-Saved are, for each noise and seed, NAME.run.npz and NAME.fold0.npz to NAME.fold4.npz; what is there is not made again:
+For each noise and seed, NAME.run.npz and NAME.fold0.npz to NAME.fold4.npz are saved; existing files are reused:
 
-    run    given, true (N,), p (N, C) the table's probabilities, suspicion (N,), suspect (N,), seconds;
-           p_y (E, N), losses (E, n): of every look, the probability of the given label and the losses on clean rows;
-           suspicion is made of them again, so that a change of its rule needs no training
+    run    given, true (N,), p (N, C) probabilities of the label table, suspicion (N,), suspect (N,), seconds;
+           p_y (E, N), losses (E, n): of every snapshot the probability of the given label and the losses on clean rows
+           from which the suspicion is computed again, so that a change of its rule needs no training
     foldK  rows (M,) of the fold, selected and last (M, C) out-of-sample probabilities, seconds
 """
 
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 NOISES = [f"{kind}:{rate / 10:g}" for kind in ("uniform", "feature") for rate in range(1, 7)]
-RESAMPLED = 200
-FASHION = 21_000  # 20,000 with noisy labels beside 1,000 clean ones
+BOOTSTRAP_SAMPLES = 200
+FASHION_MNIST_ROWS = 21_000  # 20,000 noisy and 1,000 clean
 
 
-class Watched(TrainingLoop):
-    """A run that keeps what its last epoch says of the test rows."""
+class LoopWithLastEpoch(TrainingLoop):
+    """A training loop that keeps the predictions of its last epoch for the test rows."""
 
     last: torch.Tensor
 
@@ -66,12 +66,12 @@ class Watched(TrainingLoop):
 
 
 def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
-    """The run of a data set, with the recipe changed where the command line says so."""
+    """The settings of a run on a data set, with the changes of the command line."""
     changes: dict[str, Any] = {"method": args.method, "noise": noise, "seed": seed, "device": args.device}
     changes |= {"data_dir": args.data_dir, "clean": args.clean, "dtype": args.dtype}
     data = args.data
     if data == "fashion-mnist":
-        data = str(fashion(args.folder, args.data_dir))
+        data = str(write_fashion_mnist(args.folder, args.data_dir))
         changes |= {"data_dir": None, "net": "small-cnn", "batch_size": 128, "clean": args.clean or 1000}
         args.epochs = args.epochs or 6
     elif data == "cifar10n":
@@ -82,16 +82,16 @@ def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
     return recipe(data, **{name: value for name, value in changes.items() if value is not None})
 
 
-def fashion(folder: Path, data_dir: str | None) -> Path:
-    """A smaller Fashion-MNIST: the first training images, and 2,000 to test."""
+def write_fashion_mnist(folder: Path, data_dir: str | None) -> Path:
+    """Write a smaller Fashion-MNIST: the first training images and 2,000 test images."""
     file = folder / "fashion-mnist-20k.npz"
     if not file.exists():
         data = load("fashion-mnist", Path(data_dir) if data_dir else None)
         assert data.test is not None
         np.savez(
             file,
-            x_train=data.train.x[:FASHION].numpy(),
-            y_train=data.train.true[:FASHION].numpy(),
+            x_train=data.train.x[:FASHION_MNIST_ROWS].numpy(),
+            y_train=data.train.true[:FASHION_MNIST_ROWS].numpy(),
             x_test=data.test.x[:2000].numpy(),
             y_test=data.test.true[:2000].numpy(),
             classes=np.array(data.classes),
@@ -99,8 +99,8 @@ def fashion(folder: Path, data_dir: str | None) -> Path:
     return file
 
 
-def human(file: Path, folder: Path) -> str:
-    """The worst of three people's labels of CIFAR-10's training images (Wei et al. 2022), as a noise."""
+def human_noise(file: Path, folder: Path) -> str:
+    """The "worst" human labels of CIFAR-10N (Wei et al. 2022) as a noise."""
     labels = folder / "cifar10n-worst.npy"
     if not labels.exists():
         from numpy._core.multiarray import _reconstruct
@@ -112,31 +112,31 @@ def human(file: Path, folder: Path) -> str:
     return f"file:{labels}"
 
 
-class Noted(Snapshots):
-    """A history that keeps p_y and the losses on clean rows of every mean, so that suspicion can be made again."""
+class RecordingSnapshots(Snapshots):
+    """Snapshots that keep p_y and the losses on clean rows, so that suspicion can be computed again."""
 
-    noted: list[tuple[torch.Tensor, torch.Tensor]]
+    recorded: list[tuple[torch.Tensor, torch.Tensor]]
 
     def add_given_probability(self, p_y: torch.Tensor, losses: torch.Tensor) -> None:
         super().add_given_probability(p_y, losses)
-        self.noted = [*getattr(self, "noted", []), (p_y, losses)]
+        self.recorded = [*getattr(self, "recorded", []), (p_y, losses)]
 
 
-def ours(run: Run, problem: Problem) -> dict[str, Any]:
-    """One run of the package."""
+def train_run(run: Run, problem: Problem) -> dict[str, Any]:
+    """Train one run of the package and return the arrays to save."""
     loop = TrainingLoop(run, problem, None, None)
-    loop.snapshots = Noted(run.snapshots, loop.method.epochs)
+    loop.snapshots = RecordingSnapshots(run.snapshots, loop.method.epochs)
     result = run_to_completion(loop.steps(None, None, 1e9))
     verdict, rows = result.labels.decisions(), result.labels.rows
     arrays = {"given": rows.given, "true": rows.true, "p": result.labels.probabilities.float()}
     arrays |= {"suspicion": verdict.suspicion.float(), "suspect": verdict.suspect}
-    p_y, losses = (torch.stack(parts) for parts in zip(*loop.snapshots.noted, strict=True))
+    p_y, losses = (torch.stack(parts) for parts in zip(*loop.snapshots.recorded, strict=True))
     arrays |= {"p_y": p_y.float(), "losses": losses.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
 
-def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
-    """Out-of-sample probabilities of a fifth of the training rows."""
+def train_fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
+    """Train on four folds and return the out-of-sample probabilities of the fifth."""
     rows = problem.train
     part = torch.randperm(len(rows), generator=generator(run.seed, "folds")) % FOLDS
     inside, outside = rows.take((part != k).nonzero()[:, 0]), rows.take((part == k).nonzero()[:, 0])
@@ -153,31 +153,31 @@ def fold(run: Run, problem: Problem, k: int) -> dict[str, Any]:
     held_out = Problem(
         train=both, clean=clean, validation=problem.validation, test=outside, noise_rate=problem.noise_rate
     )
-    loop = Watched(one, held_out, None, None)
+    loop = LoopWithLastEpoch(one, held_out, None, None)
     result = run_to_completion(loop.steps(None, None, 1e9))
     selected = predict_logits(result.method, outside.x).softmax(1)
     arrays = {"rows": (part == k).nonzero()[:, 0], "selected": selected.float(), "last": loop.last.float()}
     return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
 
-def make(args: argparse.Namespace, noise: str, seed: int) -> str:
-    """Train what is not there yet; give the name under which it was saved."""
+def train_missing(args: argparse.Namespace, noise: str, seed: int) -> str:
+    """Train the runs without a saved file; returns the name of the files."""
     name = f"{args.data}-{noise.replace(':', '') if args.data != 'cifar10n' else 'worst'}-seed{seed}"
     parts = ["run", *(f"fold{k}" for k in range(FOLDS))]
-    absent = [part for part in parts if not (args.folder / f"{name}.{part}.npz").exists()]
-    if absent:
+    missing = [part for part in parts if not (args.folder / f"{name}.{part}.npz").exists()]
+    if missing:
         run = make_run(args, noise, seed)
         problem = prepare(run)
-        for part in absent:
-            began = time.monotonic()
-            arrays = ours(run, problem) if part == "run" else fold(run, problem, int(part[-1]))
-            np.savez_compressed(args.folder / f"{name}.{part}.npz", **arrays, seconds=time.monotonic() - began)
-            print(f"{name}: {part} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        for part in missing:
+            start = time.monotonic()
+            arrays = train_run(run, problem) if part == "run" else train_fold(run, problem, int(part[-1]))
+            np.savez_compressed(args.folder / f"{name}.{part}.npz", **arrays, seconds=time.monotonic() - start)
+            print(f"{name}: {part} {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     return name
 
 
 def quality(p: Any, label: Any, score: Any, flag: Any, given: Any, true: Any) -> dict[str, float | None]:
-    """The numbers of one way to correct labels."""
+    """Metrics of one variant of corrected labels and suspicion."""
     wrong = torch.tensor(given != true)
     score, hits = torch.as_tensor(score), int((flag & (given != true)).sum())
     return {
@@ -190,38 +190,38 @@ def quality(p: Any, label: Any, score: Any, flag: Any, given: Any, true: Any) ->
     }
 
 
-def suspicions(run: Any) -> dict[str, tuple[Any, Any]]:
-    """Suspicion and suspects: by the rule as it is, and with a sum of the looks' p_y in place of the product.
+def suspicion_variants(run: Any) -> dict[str, tuple[Any, Any]]:
+    """Suspicion and suspects by the current rule, and with a sum of p_y over snapshots instead of the product.
 
-    As they were saved, where the looks were not.
+    Files without p_y keep their saved suspicion.
     """
     if "p_y" not in run:
         return {"metalabelnet": (run["suspicion"], run["suspect"])}
     p_y, losses = (torch.tensor(run[name], dtype=torch.float64) for name in ("p_y", "losses"))
     history = Snapshots(0, 1)
-    for look in zip(p_y, losses, strict=True):
-        history.add_given_probability(*look)
+    for snapshot in zip(p_y, losses, strict=True):
+        history.add_given_probability(*snapshot)
     w = torch.softmax(-suspicion_scale(losses.shape[1]) * losses.mean(1), 0)
     found = {"metalabelnet": history.suspicion(), "sum of p_y": 1 - w @ p_y}
     p, given = torch.tensor(run["p"]), torch.tensor(run["given"])
-    verdicts = {way: decide_labels(p, given, suspicion) for way, suspicion in found.items()}
-    return {way: (verdict.suspicion.numpy(), verdict.suspect.numpy()) for way, verdict in verdicts.items()}
+    verdicts = {variant: decide_labels(p, given, suspicion) for variant, suspicion in found.items()}
+    return {variant: (verdict.suspicion.numpy(), verdict.suspect.numpy()) for variant, verdict in verdicts.items()}
 
 
-def lead(ours: Any, theirs: Any, wrong: Any) -> dict[str, float]:
-    """By how much our average precision is ahead, and its standard error: of the same for samples drawn again."""
+def bootstrap_lead(ours: Any, theirs: Any, wrong: Any) -> dict[str, float]:
+    """The lead of our average precision over theirs, with its bootstrap standard error."""
 
-    def ahead(rows: torch.Tensor) -> float:
+    def lead_on(rows: torch.Tensor) -> float:
         return average_precision(a[rows], w[rows]) - average_precision(b[rows], w[rows])
 
     a, b, w = (torch.as_tensor(array) for array in (ours, theirs, wrong))
     g, n = generator(0, "drawn again"), len(w)
-    drawn = [ahead(torch.randint(n, (n,), generator=g)) for _ in range(RESAMPLED)]
-    return {"ap": ahead(torch.arange(n)), "se": float(np.std(drawn, ddof=1))}
+    resampled = [lead_on(torch.randint(n, (n,), generator=g)) for _ in range(BOOTSTRAP_SAMPLES)]
+    return {"ap": lead_on(torch.arange(n)), "se": float(np.std(resampled, ddof=1))}
 
 
 def score(folder: Path, name: str) -> dict[str, Any]:
-    """A line of the result."""
+    """The metrics of one saved run as a result line."""
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
 
@@ -230,10 +230,10 @@ def score(folder: Path, name: str) -> dict[str, Any]:
     folds = [np.load(folder / f"{name}.fold{k}.npz") for k in range(FOLDS)]
     line: dict[str, Any] = {"name": name, "rows": len(given)}
     line["before"] = 100 * float((given == true).mean())
-    found = suspicions(run)
-    for way, (suspicion, suspect) in found.items():
+    found = suspicion_variants(run)
+    for variant, (suspicion, suspect) in found.items():
         values = quality(run["p"], run["p"].argmax(1), suspicion, suspect, given, true)
-        line[way] = values | {"seconds": round(float(run["seconds"]), 1)}
+        line[variant] = values | {"seconds": round(float(run["seconds"]), 1)}
     for which in ("selected", "last"):
         p = np.empty_like(run["p"])
         for part in folds:
@@ -242,45 +242,55 @@ def score(folder: Path, name: str) -> dict[str, Any]:
         fixed = np.where(issues, p.argmax(1), given)
         values = quality(p, p.argmax(1), -get_label_quality_scores(given, p), issues, given, true)
         values |= {"right_fixed": 100 * float((fixed == true).mean())}
-        values |= {"lead": lead(found["metalabelnet"][0], -get_label_quality_scores(given, p), given != true)}
+        values |= {"lead": bootstrap_lead(found["metalabelnet"][0], -get_label_quality_scores(given, p), given != true)}
         line[f"cleanlab, {which}"] = values | {"seconds": round(sum(float(part["seconds"]) for part in folds), 1)}
     return line
 
 
 def table(files: list[Path]) -> str:
-    """The lines of these files in Markdown, means over seeds."""
+    """A Markdown table of the result lines in these files, with means over seeds."""
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     groups: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         groups.setdefault(line["name"].rpartition("-seed")[0], []).append(line)
-    ways = ("metalabelnet", "cleanlab, selected", "cleanlab, last")
-    head = ["data and noise", "seeds", "right before"]
-    head += [f"{what}: {way}" for what in ("right after", "average precision") for way in ("ours", *ways[1:])]
-    head += ["lead over the better", "AUROC: ours", *(f"ECE: {way}" for way in ("ours", *ways[1:]))]
+    variants = ("metalabelnet", "cleanlab, selected", "cleanlab, last")
+    head = ["data and noise", "seeds", "correct before"]
+    head += [
+        f"{what}: {variant}" for what in ("correct after", "average precision") for variant in ("ours", *variants[1:])
+    ]
+    head += [
+        "lead over the better",
+        "AUROC: ours",
+        *(f"ECE: {variant}" for variant in ("ours", *variants[1:])),
+    ]
     text = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
 
-    def mean(group: list[dict[str, Any]], way: str, what: str) -> float:
-        return float(np.mean([line[way][what] for line in group]))
+    def mean(group: list[dict[str, Any]], variant: str, what: str) -> float:
+        return float(np.mean([line[variant][what] for line in group]))
 
     for name, group in groups.items():
         rights = [
-            max(mean(group, way, what) for what in ("right", "right_fixed") if what in group[0][way]) for way in ways
+            max(mean(group, variant, what) for what in ("right", "right_fixed") if what in group[0][variant])
+            for variant in variants
         ]
-        aps = [mean(group, way, "ap") for way in ways]
+        aps = [mean(group, variant, "ap") for variant in variants]
         cells = [name, str(len(group)), f"{np.mean([line['before'] for line in group]):.1f}"]
         cells += [f"**{v:.1f}**" if v == max(rights) else f"{v:.1f}" for v in rights]
         cells += [f"**{v:.4f}**" if v == max(aps) else f"{v:.4f}" for v in aps]
-        better = ways[1:][int(aps[2] > aps[1])]
+        better = variants[1:][int(aps[2] > aps[1])]
         leads = [line[better]["lead"] for line in group]
         error = np.sqrt(sum(one["se"] ** 2 for one in leads)) / len(leads)
         cells.append(f"{np.mean([one['ap'] for one in leads]):+.4f} ± {error:.4f}")
-        cells += [f"{mean(group, ways[0], 'auroc'):.4f}", *(f"{mean(group, way, 'ece'):.1f}" for way in ways)]
+        cells += [
+            f"{mean(group, variants[0], 'auroc'):.4f}",
+            *(f"{mean(group, variant, 'ece'):.1f}" for variant in variants),
+        ]
         text.append(f"| {' | '.join(cells)} |")
     return "\n".join(text)
 
 
 def main() -> None:
-    """Train, score, or show."""
+    """Train and score, or print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", choices=["digits", "fashion-mnist", "cifar10n"])
     parser.add_argument("--noise", nargs="*", default=NOISES, metavar="KIND:RATE")
@@ -292,31 +302,37 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--data-dir")
     parser.add_argument("--labels", type=Path, help="CIFAR-10_human.pt, for cifar10n")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="train, save there, and score nothing")
-    parser.add_argument("--from", dest="saved", type=Path, metavar="DIR", help="score what was saved there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the lines are written")
-    parser.add_argument("--table", nargs="+", type=Path, metavar="FILE", help="show these lines as a table")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="train and save to this folder without scoring")
+    parser.add_argument("--from", dest="saved", type=Path, metavar="DIR", help="score the runs saved in this folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to write result lines to")
+    parser.add_argument("--table", nargs="+", type=Path, metavar="FILE", help="print these result lines as a table")
     args = parser.parse_args()
     if args.table:
         print(table(args.table))
         return
     if args.data is None:
-        parser.error("name the data, or files with --table")
+        parser.error("give a data set, or files with --table")
     args.folder = args.save or args.saved or Path("runs/labels")
     args.folder.mkdir(parents=True, exist_ok=True)
     if args.saved:
         names = sorted(file.name.removesuffix(".run.npz") for file in args.saved.glob(f"{args.data}-*.run.npz"))
     else:
         if args.data == "cifar10n":
-            args.noise = [human(args.labels, args.folder)] if args.labels else parser.error("cifar10n needs --labels")
-        names = [make(args, noise, seed) for noise in args.noise for seed in args.seed]
+            args.noise = (
+                [human_noise(args.labels, args.folder)] if args.labels else parser.error("cifar10n needs --labels")
+            )
+        names = [train_missing(args, noise, seed) for noise in args.noise for seed in args.seed]
     if args.save:
         return
     lines = []
     for name in names:
         line = score(args.folder, name) | {"versions": versions(), "commit": commit()}
         lines.append(json.dumps(line))
-        ap = {way: round(found["ap"], 4) for way, found in line.items() if isinstance(found, dict) and "ap" in found}
+        ap = {
+            variant: round(found["ap"], 4)
+            for variant, found in line.items()
+            if isinstance(found, dict) and "ap" in found
+        }
         print(name, f"before {line['before']:.1f} after {line['metalabelnet']['right']:.1f}", ap, flush=True)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

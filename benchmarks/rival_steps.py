@@ -1,4 +1,4 @@
-"""Phase 2 written with TorchOpt, higher and betty, a function each: see `rivals`, which compares and times them."""
+"""Phase 2 implemented with TorchOpt, higher and betty, one function each; `rivals` compares and times them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where an iteration starts: the networks, a batch, and all rates. Rivals change copies of f and m."""
+    """The initial state of an iteration: networks, batch, learning rates. Implementations change copies of f and m."""
 
     f: nn.Module
     g: nn.Module
@@ -45,47 +45,47 @@ class Start:
     weight_decay: float = Run.weight_decay
 
     def copies(self) -> tuple[nn.Module, nn.Module]:
-        """f and m, to be changed."""
+        """Return copies of f and m that an implementation may change."""
         return copy.deepcopy(self.f), copy.deepcopy(self.m)
 
     def adam(self, phi: Iterable[Tensor]) -> torch.optim.Adam:
-        """PyTorch's own, for φ."""
+        """Return PyTorch's Adam for φ."""
         return torch.optim.Adam(phi, lr=self.settings.beta, weight_decay=self.settings.label_net_decay)
 
     def sgd(self, theta: Iterable[Tensor]) -> torch.optim.SGD:
-        """PyTorch's own, for θ."""
+        """Return PyTorch's SGD for θ."""
         return torch.optim.SGD(theta, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def l_c(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
-        """The loss of the look-ahead."""
+        """Return L_c, the loss of the look-ahead."""
         return scale_factor(self.settings.loss_scale, logits) * classification_loss(logits, log_y_hat).mean()
 
     def l_ce(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
-        """L_c + L_e, the loss of step 3."""
+        """Return L_c + L_e, the loss of step 3."""
         l_e = scale_factor(self.settings.loss_scale, logits) * entropy_loss(logits).mean()
         return self.l_c(logits, log_y_hat) + self.settings.entropy_weight * l_e
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """One full iteration each time it is called, and what it has done so far.
+    """A function that runs one iteration, and access to its state.
 
-    `by_theta` and `by_phi` are SGD's momentum and Adam's first moments: after one iteration the gradients, decay
-    included, up to a factor.
+    `theta_gradients` and `phi_gradients` return SGD's momentum and Adam's first moments: after one iteration they are
+    the gradients, with weight decay, up to a factor.
     """
 
     step: Callable[[], Tensor]
     theta: Callable[[], Iterable[Tensor]]
     phi: Callable[[], Iterable[Tensor]]
-    by_theta: Callable[[], Iterable[Tensor]]
-    by_phi: Callable[[], Iterable[Tensor]]
+    theta_gradients: Callable[[], Iterable[Tensor]]
+    phi_gradients: Callable[[], Iterable[Tensor]]
 
     def __call__(self) -> Tensor:
         return self.step()
 
 
-def start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.float32, net: str = "cnn8") -> Start:
-    """Random images and new networks: an iteration costs the same whatever is on them."""
+def make_start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.float32, net: str = "cnn8") -> Start:
+    """Return random images and new networks: the cost of an iteration does not depend on their content."""
     r = torch.Generator().manual_seed(0)
     x, x_m = (torch.rand(batch, 3, size, size, generator=r).mul(2).sub(1).to(device, dtype) for _ in "01")
     f = build(net, (3, size, size), 10, seed=0).to(device, dtype)
@@ -95,23 +95,23 @@ def start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch.floa
     return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=LabelNetSettings())
 
 
-def ours(s: Start, engine: Any = "double-backward") -> Iteration:
-    """This package's own, eager."""
+def with_metalabelnet(s: Start, differentiation: Any = "double-backward") -> Iteration:
+    """Return the iteration of this package, eager."""
     f, m = s.copies()
     sgd = SGD(f.parameters(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
     adam = Adam(m.parameters(), lr=s.settings.beta, weight_decay=s.settings.label_net_decay)
-    phase2 = Phase2(f, s.g, m, sgd=sgd, adam=adam, settings=replace(s.settings, engine=engine))
+    phase2 = Phase2(f, s.g, m, sgd=sgd, adam=adam, settings=replace(s.settings, differentiation=differentiation))
     return Iteration(
         step=lambda: phase2.step(s.x, s.x_m, s.y_m, seed=0),
         theta=f.parameters,
         phi=m.parameters,
-        by_theta=lambda: sgd.buffers,
-        by_phi=lambda: adam.first,
+        theta_gradients=lambda: sgd.buffers,
+        phi_gradients=lambda: adam.first,
     )
 
 
 def with_torchopt(s: Start) -> Iteration:
-    """MetaSGD writes θ̂ into the network; what was extracted before is put back after the meta loss."""
+    """Use MetaSGD, which writes θ̂ into the network; θ is restored after the meta loss."""
     import torchopt
 
     f, m = s.copies()
@@ -132,7 +132,7 @@ def with_torchopt(s: Start) -> Iteration:
 
 
 def with_higher(s: Start) -> Iteration:
-    """A patched copy whose first weights are θ itself, so that step 3 can go back through the same f(x)."""
+    """Use a patched copy whose initial weights are θ itself, so that step 3 differentiates the same f(x)."""
     import higher
 
     f, m = s.copies()
@@ -145,16 +145,16 @@ def with_higher(s: Start) -> Iteration:
             f_x = f_hat(s.x)
             look_ahead.step(s.l_c(f_x, m(v)))
             cross_entropy(f_hat(s.x_m), s.y_m).mean().backward(inputs=list(m.parameters()))
-            for buffer, seen in zip(f.buffers(), f_hat.buffers(), strict=True):
-                buffer.copy_(seen)
-        del f_hat, look_ahead  # they hold θ̂ and the graph behind it
+            for buffer, updated in zip(f.buffers(), f_hat.buffers(), strict=True):
+                buffer.copy_(updated)
+        del f_hat, look_ahead  # they hold θ̂ and its autograd graph
         return _finish(s, m, v, f_x, sgd, adam)
 
     return _iteration(step, f, m, sgd, adam)
 
 
 def _finish(s: Start, m: nn.Module, v: Tensor, f_x: Tensor, sgd: torch.optim.SGD, adam: torch.optim.Adam) -> Tensor:
-    """From the gradient by φ on: Adam, new soft labels, and SGD through the pass there is."""
+    """Finish the iteration after the gradient with respect to φ: Adam, new soft labels, SGD on the same f(x)."""
     adam.step()
     adam.zero_grad()
     loss = s.l_ce(f_x, m(v).detach())
@@ -171,13 +171,13 @@ def _iteration(
         step=step,
         theta=f.parameters,
         phi=m.parameters,
-        by_theta=lambda: [sgd.state[weight]["momentum_buffer"] for weight in f.parameters()],
-        by_phi=lambda: [adam.state[weight]["exp_avg"] for weight in m.parameters()],
+        theta_gradients=lambda: [sgd.state[weight]["momentum_buffer"] for weight in f.parameters()],
+        phi_gradients=lambda: [adam.state[weight]["exp_avg"] for weight in m.parameters()],
     )
 
 
-def with_betty(s: Start) -> Iteration:  # noqa: C901  (two small classes that betty wants)
-    """Two levels. The inner one steps ahead, the outer one learns from that, and the inner one goes back and steps."""
+def with_betty(s: Start) -> Iteration:  # noqa: C901  (betty needs two classes)
+    """Use two problems: the inner one takes the look-ahead, the outer one step 2; rolled back, the inner one step 3."""
     from betty.configs import Config, EngineConfig
     from betty.engine import Engine
     from betty.logging.logger_base import get_logger
@@ -214,10 +214,10 @@ def with_betty(s: Start) -> Iteration:  # noqa: C901  (two small classes that be
             if self.ahead:
                 moved = tuple(p - s.settings.inner_step * p.grad for p in self.params)
                 for p in self.params:
-                    p.grad = None  # its graph leads back to p: a cycle that would keep all of it
+                    p.grad = None  # its graph refers to p: a reference cycle
                 return moved
             for p in self.params:
-                p.grad = p.grad.detach()  # betty makes a graph of this step too
+                p.grad = p.grad.detach()  # betty builds a graph of this step, too
             self.optimizer.param_groups[0]["weight_decay"] = s.weight_decay
             with torch.no_grad():
                 moved = self.optimizer.step(self.params)
@@ -231,19 +231,19 @@ def with_betty(s: Start) -> Iteration:  # noqa: C901  (two small classes that be
             x_m, y_m = batch
             return cross_entropy(self.classifier(x_m), y_m).mean()
 
-    # betty takes a step with zero gradients when it starts, which weight decay would make a real one
+    # betty takes a step with zero gradients at the start, in which weight decay would change the weights.
     sgd = torch.optim.SGD(f.parameters(), lr=s.lr, momentum=s.momentum)
     adam = s.adam(m.parameters())
     lower = Classifier("classifier", Config(), module=f, optimizer=sgd)
     upper = Labels("label_net", Config(first_order=False), module=m, optimizer=adam)
     lower.device = upper.device = s.x.device
     links = {"l2u": {lower: [upper]}, "u2l": {upper: [lower]}}
-    with _quiet():
+    with _without_warnings():
         engine = Engine([upper, lower], EngineConfig(roll_back=True), links)
     engine.train()
 
     def step() -> Tensor:
-        with _quiet():
+        with _without_warnings():
             engine.train_step()
         return lower.loss
 
@@ -251,13 +251,13 @@ def with_betty(s: Start) -> Iteration:  # noqa: C901  (two small classes that be
         step=step,
         theta=lambda: lower.params,
         phi=m.parameters,
-        by_theta=lambda: [state["momentum_buffer"] for state in lower.optimizer.state],
-        by_phi=lambda: [adam.state[weight]["exp_avg"] for weight in m.parameters()],
+        theta_gradients=lambda: [state["momentum_buffer"] for state in lower.optimizer.state],
+        phi_gradients=lambda: [adam.state[weight]["exp_avg"] for weight in m.parameters()],
     )
 
 
-def _quiet() -> warnings.catch_warnings:
-    """betty uses what functorch has deprecated, and asks weights that are no leaves for their gradient."""
+def _without_warnings() -> warnings.catch_warnings:
+    """Ignore warnings: betty uses deprecated functions, and reads the gradient of tensors that are not leaves."""
     return warnings.catch_warnings(action="ignore")
 
 
@@ -266,7 +266,7 @@ RIVALS: dict[str, Callable[[Start], Iteration]] = {
     "higher": with_higher,
     "betty": with_betty,
 }
-OURS: dict[str, Callable[[Start], Iteration]] = {
-    "ours, double-backward": ours,
-    "ours, exact": lambda s: ours(s, "exact"),
+REFERENCES: dict[str, Callable[[Start], Iteration]] = {
+    "metalabelnet, double-backward": with_metalabelnet,
+    "metalabelnet, exact": lambda s: with_metalabelnet(s, "exact"),
 }

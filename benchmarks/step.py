@@ -1,14 +1,14 @@
-"""How long one step takes: the same work by each engine, in one run, on one device.
+"""Time and memory of one training step: the same work eagerly and compiled, on one device.
 
-    python benchmarks/step.py                 8-layer CNN, batch 128, CUDA if there is a card
+    python benchmarks/step.py                 8-layer CNN, batch 128, on CUDA if available
+    python benchmarks/step.py --kernels cudnn --only bf16
     python benchmarks/step.py --batch 64 --only eager --json out.json
     python benchmarks/step.py --net torchvision:resnet50 --batch 32 --size 224 --runs 1
 
-On CUDA the recorded engine is compiled first, which takes about a minute for each row. Times are medians of several
-repeats with the device synchronised around each. Memory on CUDA is the most that was allocated while stepping or, where
-steps are recorded, what stays reserved for them; on a CPU every row has a process of its own, and it is the most that
-was resident, above what the import takes.
-`double-backward` is the iteration as the paper's authors wrote it.
+On CUDA, compiled steps are compiled first, which takes about a minute per row. Times are medians of several repeats
+with the device synchronized after each. Memory on CUDA is the peak of allocated memory while stepping or, for compiled
+steps, the memory that stays reserved. On a CPU every row has its own process, and memory is the peak resident memory without
+what the imports take. `double-backward` is the iteration as the paper's authors implemented it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from timing import milliseconds, resident, tidy
+from timing import free_gpu_memory, milliseconds, peak_memory_mib
 
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
 from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark
+from metalabelnet.run_options import KERNELS
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.run_folder import commit, versions
 from metalabelnet.train.settings import Run
 
-IMPORTED = resident()  # MiB
-PLUS = {"method": "metalabelnet-plus"}
+MEMORY_OF_IMPORTS = peak_memory_mib()
+MAX_AUGMENTED_SIZE = 64  # larger images are not cropped
+DOUBLE_BACKWARD = "phase 2, double-backward, eager"
 
 
-def problem(batch: int, device: str, size: int) -> Problem:
-    """Random images: a step costs the same whatever is on them."""
+def make_problem(batch: int, device: str, size: int) -> Problem:
+    """Return random images: the cost of a step does not depend on their content."""
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (batch, 3, size, size), generator=g).to(torch.uint8)
     y = torch.arange(batch) % 10
@@ -50,178 +52,175 @@ def problem(batch: int, device: str, size: int) -> Problem:
 
 
 def make_engine(
-    args: argparse.Namespace, device: str, *, recorded: bool, seed: int = 0, concurrent_runs: int = 1, **changes: Any
+    args: argparse.Namespace, device: str, *, compiled: bool, seed: int = 0, concurrent_runs: int = 1, **changes: Any
 ) -> Any:
-    """A method in the phase that is timed, with what runs its steps and what a step is given."""
+    """Return an engine whose method is in the phase that is timed, and the inputs of a step."""
     net = args.net.removeprefix("torchvision:")
-    own = None
+    torchvision_net = None
     if net != args.net:
         import torchvision
 
         torch.manual_seed(seed)
-        own = torchvision.models.get_model(net, num_classes=10)
-    run = Run(
-        net="auto" if own else net, warmup=0, epochs=1, batch_size=args.batch, device=device, seed=seed, **changes
-    )
-    data = problem(args.batch, device, args.size)
-    method = build_method(run, data, own)
-    augment = "flip-crop" if args.size <= 64 else "none"
+        torchvision_net = torchvision.models.get_model(net, num_classes=10)
+    changes |= {"net": "auto" if torchvision_net else net, "batch_size": args.batch, "device": device, "seed": seed}
+    run = Run(warmup=0, epochs=1, **changes)
+    data = make_problem(args.batch, device, args.size)
+    method = build_method(run, data, torchvision_net)
     batches = Batches(
         train=data.train,
         clean=data.clean,
         size=run.batch_size,
-        augment=augment,
+        augment="flip-crop" if args.size <= MAX_AUGMENTED_SIZE else "none",
         augment_clean=method.learns_from_clean,
         dtype=run.torch_dtype,
         seed=seed,
         strong_augment_from=method.strong_augment_from,
     )
     method.begin_epoch(0)
-    engine = Engine(method, batches.make_batch, recorded=recorded, bf16=run.dtype == "bf16", concurrent_runs=concurrent_runs)
-    return engine, next(batches.plan_epoch(0, labeled_only=False))
+    bf16 = run.dtype == "bf16"
+    kernels = args.kernels if compiled and bf16 else "auto"
+    options = {"traced": compiled, "bf16": bf16, "kernels": kernels, "concurrent_runs": concurrent_runs}
+    return Engine(method, batches.make_batch, **options), next(batches.plan_epoch(0, labeled_only=False))
 
 
-def row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
-    """Time the steps of one run, or of several that take turns on streams of their own."""
-    recorded, runs = changes.pop("recorded", False), changes.pop("runs", 1)
+def measure_row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
+    """Time the steps of one run, or of several concurrent runs on their own streams."""
+    compiled, runs = changes.pop("compiled", False), changes.pop("runs", 1)
     cuda = device == "cuda"
     if cuda:
-        tidy()
-        before = {kind: taken(recorded=kind) for kind in (False, True)}
-    built = time.perf_counter()
-    turns = []
+        free_gpu_memory()
+        before = {kind: gpu_memory_mib(compiled=kind) for kind in (False, True)}
+    start = time.perf_counter()
+    concurrent = []
     for seed in range(runs):
         stream = torch.cuda.Stream() if cuda else None
         with torch.cuda.stream(stream):
-            engine, picks = make_engine(args, device, recorded=recorded, seed=seed, concurrent_runs=runs, **changes)
-            engine.step(picks)
-        turns.append((engine, picks, stream))
-    built = time.perf_counter() - built
+            engine, inputs = make_engine(args, device, compiled=compiled, seed=seed, concurrent_runs=runs, **changes)
+            engine.step(inputs)
+        concurrent.append((engine, inputs, stream))
+    first_step = time.perf_counter() - start
     if cuda:
         torch.cuda.synchronize()
-        tidy()
+        free_gpu_memory()
 
     def step() -> None:
-        for engine, picks, stream in turns:
+        for engine, inputs, stream in concurrent:
             with torch.cuda.stream(stream):
-                engine.step(picks)
+                engine.step(inputs)
 
-    each = milliseconds(step, cuda=cuda, seconds=args.seconds) / runs
-    recorded = all(engine.recorded for engine, _, _ in turns)
-    # A replayed graph allocates nothing: the memory it works in was set aside when it was captured.
-    memory = taken(recorded=recorded) - before[recorded] if cuda else resident() - IMPORTED
-    return {"row": name, "ms": each, "MiB": memory, "first_step_s": built, "recorded": recorded}
-
-
-def taken(*, recorded: bool) -> float:
-    """MiB of the card's memory."""
-    return (torch.cuda.memory_reserved() if recorded else torch.cuda.max_memory_allocated()) / 2**20
+    ms = milliseconds(step, cuda=cuda, seconds=args.seconds) / runs
+    executed = [engine.executed() for engine, _, _ in concurrent]
+    compiled = all(entry["execution"] == "compiled" for entry in executed)
+    # Replaying a CUDA graph allocates nothing: its memory was reserved when it was captured.
+    memory = gpu_memory_mib(compiled=compiled) - before[compiled] if cuda else peak_memory_mib() - MEMORY_OF_IMPORTS
+    return {"row": name, "ms": ms, "MiB": memory, "first_step_s": first_step, "executed": executed[0]}
 
 
-def alone(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The row by a process of its own, so that its memory can be told from that of the others."""
-    told = [
-        "--net",
-        args.net,
-        "--batch",
-        str(args.batch),
-        "--size",
-        str(args.size),
-        "--seconds",
-        str(args.seconds),
-        "--row",
-        name,
-    ]
-    out = subprocess.run([sys.executable, __file__, *told], check=True, capture_output=True, text=True).stdout
+def gpu_memory_mib(*, compiled: bool) -> float:
+    """Return the GPU memory that steps need."""
+    return (torch.cuda.memory_reserved() if compiled else torch.cuda.max_memory_allocated()) / 2**20
+
+
+def measure_in_subprocess(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure a row in its own process, to measure its memory."""
+    names = ("net", "batch", "size", "seconds", "runs", "kernels")
+    options = [text for option in names for text in (f"--{option}", str(getattr(args, option)))]
+    command = [sys.executable, __file__, *options, "--row", name]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
 
 
-def rival_rows(args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    """Phase 2 of the 8-layer CNN by other packages, in single precision."""
+def measure_rivals(args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """Measure phase 2 of the 8-layer CNN with other packages, in float32."""
     import rivals
 
     results = []
     with tf32_and_cudnn_benchmark():
-        for r in rivals.rows(batch=args.batch, size=args.size, device=device, seconds=args.seconds):
+        for r in rivals.measure_rows(batch=args.batch, size=args.size, device=device, seconds=args.seconds):
             name = f"phase 2, {r['row']} {r['version']}".strip()
-            said = r["note"] or f"{r['ms']:9.3f} ms {r['MiB']:8.0f} MiB"
-            print(f"{name:38s} {said}", flush=True)
+            text = r["note"] or f"{r['ms']:9.3f} ms {r['MiB']:8.0f} MiB"
+            print(f"{name:38s} {text}", flush=True)
             if not r["note"]:
                 results.append({"row": name, "ms": r["ms"], "MiB": r["MiB"]})
     return results
 
 
-def main() -> None:
-    """Print the table, and write it where asked."""
+def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
+    """Return the settings of each row."""
+    plain, phase2, plus = ({"method": m} for m in ("cross-entropy", "metalabelnet", "metalabelnet-plus"))
+    compiled, bf16 = {"compiled": True}, {"compiled": True, "dtype": "bf16"}
+    rows: dict[str, dict[str, Any]] = {
+        "plain step, eager": plain,
+        "phase 2, exact, eager": phase2,
+        "phase 2 of plus, exact, eager": plus,
+        "phase 2, finite-difference, eager": {**phase2, "settings": {"differentiation": "finite-difference"}},
+        DOUBLE_BACKWARD: {**phase2, "settings": {"differentiation": "double-backward"}},
+        "plain step, compiled": plain | compiled,
+        "phase 2, exact, compiled": phase2 | compiled,
+    }
+    if device == "cuda":
+        rows |= {
+            "plain step, compiled, bf16": plain | bf16,
+            "phase 2, exact, compiled, bf16": phase2 | bf16,
+            "phase 2 of plus, exact, compiled, bf16": plus | bf16,
+        }
+    if device == "cuda" and runs > 1:
+        rows |= {
+            f"plain step, {runs} concurrent, bf16, each": plain | bf16 | {"runs": runs},
+            f"phase 2, {runs} concurrent, bf16, each": phase2 | bf16 | {"runs": runs},
+        }
+    return rows
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--net", default="cnn8", help="a network of ours, or torchvision:NAME")
+    parser.add_argument("--net", default="cnn8", help="a network of this package, or torchvision:NAME")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=32, help="height and width of the images")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
-    parser.add_argument("--runs", type=int, default=8, help="how many runs take turns in the rows that say together")
-    parser.add_argument("--only", metavar="TEXT", nargs="+", help="rows whose name has one of these in it")
-    parser.add_argument("--rivals", action="store_true", help="the same step by TorchOpt, higher and betty too")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--runs", type=int, default=8, help="number of concurrent runs in the concurrent rows")
+    parser.add_argument("--kernels", default="auto", choices=KERNELS, help="convolution kernels of compiled bf16 rows")
+    parser.add_argument("--only", metavar="TEXT", nargs="+", help="rows whose name contains one of these")
+    parser.add_argument("--rivals", action="store_true", help="measure TorchOpt, higher and betty, too")
+    parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--row", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure all rows, print them, and write them if asked."""
+    args = parse_arguments()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows: list[tuple[str, dict[str, Any]]] = [
-        ("plain step, eager", {"method": "cross-entropy"}),
-        ("phase 2, exact, eager", {"method": "metalabelnet"}),
-        ("phase 2 of plus, exact, eager", PLUS),
-        ("phase 2, finite-difference, eager", {"method": "metalabelnet", "settings": {"engine": "finite-difference"}}),
-        ("phase 2, double-backward, eager", {"method": "metalabelnet", "settings": {"engine": "double-backward"}}),
-        ("plain step, recorded", {"method": "cross-entropy", "recorded": True}),
-        ("plain step, recorded, bf16", {"method": "cross-entropy", "recorded": True, "dtype": "bf16"}),
-        ("phase 2, exact, recorded", {"method": "metalabelnet", "recorded": True}),
-        ("phase 2, exact, recorded, bf16", {"method": "metalabelnet", "recorded": True, "dtype": "bf16"}),
-    ]
-    rows += [("phase 2 of plus, exact, recorded, bf16", {**dict(rows)["phase 2, exact, recorded, bf16"], **PLUS})]
-    concurrent = {"recorded": True, "dtype": "bf16", "runs": args.runs}
-    rows += [
-        (f"plain step, {args.runs} together, bf16, each", {"method": "cross-entropy", **concurrent}),
-        (f"phase 2, {args.runs} together, bf16, each", {"method": "metalabelnet", **concurrent}),
-    ]
-    if device == "cpu":
-        rows = [(name, changes) for name, changes in rows if "bf16" not in name]
-    if args.runs < 2:
-        rows = [(name, changes) for name, changes in rows if "concurrent" not in name]
+    rows = list_rows(device, args.runs)
     if args.row:
-        print(json.dumps(row(args.row, args, device, **dict(rows)[args.row])))
+        print(json.dumps(measure_row(args.row, args, device, **rows[args.row])))
         return
     results = []
     with tf32_and_cudnn_benchmark():
-        for name, changes in rows:
+        for name, changes in rows.items():
             if args.only and not any(text in name for text in args.only):
                 continue
-            results.append(alone(name, args) if device == "cpu" else row(name, args, device, **changes))
-            r = results[-1]
+            in_subprocess = device == "cpu"
+            r = measure_in_subprocess(name, args) if in_subprocess else measure_row(name, args, device, **changes)
+            results.append(r)
             print(
                 f"{r['row']:38s} {r['ms']:9.3f} ms {r['MiB']:8.0f} MiB   first step {r['first_step_s']:.1f} s",
                 flush=True,
             )
     if args.rivals:
-        results += rival_rows(args, device)
-    slow = next((r for r in results if r["row"] == "phase 2, double-backward, eager"), None)
+        results += measure_rivals(args, device)
+    reference = next((r for r in results if r["row"] == DOUBLE_BACKWARD), None)
     for r in results:
-        if slow and r["row"].startswith("phase 2"):
-            r["speed"], r["memory"] = slow["ms"] / r["ms"], r["MiB"] / slow["MiB"]
-            print(
-                f"{r['row']:38s} {r['speed']:6.2f} times the speed of double backward, {r['memory']:.2f} of its memory"
-            )
-    about = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "net": args.net,
-        "batch": args.batch,
-        "size": args.size,
-        "versions": versions(),
-    }
+        if reference and r["row"].startswith("phase 2"):
+            r["speed"], r["memory"] = reference["ms"] / r["ms"], r["MiB"] / reference["MiB"]
+            print(f"{r['row']:38s} {r['speed']:6.2f}x the speed of double backward, {r['memory']:.2f}x its memory")
     if args.json:
-        threads = torch.get_num_threads()
-        args.json.write_text(
-            json.dumps({**about, "threads": threads, "commit": commit(), "rows": results}, indent=1) + "\n"
-        )
+        settings = {name: getattr(args, name) for name in ("net", "batch", "size", "kernels")}
+        date, threads = datetime.now(UTC).date().isoformat(), torch.get_num_threads()
+        about = {"date": date, **settings, "versions": versions(), "threads": threads, "commit": commit()}
+        args.json.write_text(json.dumps({**about, "rows": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks of steps share: milliseconds and memory."""
+"""Time and memory of a function, for the benchmarks of training steps."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ if TYPE_CHECKING:
 
 
 def milliseconds(step: Callable[[], object], *, cuda: bool, seconds: float) -> float:
-    """For one call: the median of five repeats that take so many seconds, the device synchronised around each."""
+    """Return the time of one call: the median of five repeats, which take `seconds` in total.
+
+    The device is synchronized after each repeat.
+    """
 
     def repeat(count: int) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(count):
             step()
         if cuda:
             torch.cuda.synchronize()
-        return (time.perf_counter() - began) / count
+        return (time.perf_counter() - start) / count
 
     repeat(1)
     count = max(2, int(seconds / 5 / max(1e-4, repeat(1))))
     return 1000 * statistics.median(repeat(count) for _ in range(5))
 
 
-def resident() -> float:
-    """The most MiB this process has held. `ru_maxrss` would start with what the parent held when it forked."""
+def peak_memory_mib() -> float:
+    """Return the peak resident memory of this process in MiB. `ru_maxrss` would include that of the parent."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) / 2**10 for line in status.read_text().splitlines() if "VmHWM" in line)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def tidy() -> None:
-    """Give back what nothing uses any more of the card's memory; the most that was taken is counted anew."""
+def free_gpu_memory() -> None:
+    """Return unused memory to the GPU and reset the peak memory statistics."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -1,8 +1,8 @@
-"""Rename the keys and values of stored results from the vocabulary before version 0.2 to the present one, in place.
+"""Rename keys and values of stored results to the current vocabulary, in place.
 
     python scripts/migrate_results.py results
 
-Measured numbers do not change. A migrated file stays as it is.
+Measured numbers do not change, and migrating a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RUN = {  # fields of a run
+RUN_FIELDS = {
     "meta": "clean",
     "meta_file": "clean_file",
     "rate": "lr",
@@ -20,7 +20,7 @@ RUN = {  # fields of a run
     "looks": "snapshots",
     "engine": "execution",
 }
-METHOD = {  # settings of a method
+METHOD_SETTINGS = {
     "engine": "differentiation",
     "meta_updates_statistics": "clean_updates_statistics",
     "weight_net_rate": "weight_net_lr",
@@ -31,21 +31,40 @@ METHOD = {  # settings of a method
     "average": "ema",
     "labelnet": "label_net",
 }
-VALUES = {  # of these keys
+VALUES = {  # by key
     "method": {"meta-only": "clean-only"},
     "execution": {"recorded": "compiled"},
     "features": {"average": "ema"},
     "matrix": {"without-doubt": "deconfounded"},
     "lr_schedule": {"schedule": "milestones"},
-    "way": {"meta-only": "clean-only"},
+    "variant": {
+        "meta-only": "clean-only",
+        "whole warm-up": "full warm-up",
+        "no average": "no EMA",
+        "no strong view": "no strong augmentation",
+        "half the rate": "lr scale 2",
+        "the schedule's rate": "lr scale 1",
+        "the given label once": "given label 1",
+        "thrice the given label": "given label 3",
+        "twice the strong view": "consistency 2",
+        "four times the strong view": "consistency 4",
+        "twice the strong view, thrice the given label": "consistency 2, given label 3",
+        "0.7 of warm-up": "warm-up share 0.7",
+        "without doubt": "deconfounded",
+        "without doubt, thrice the given label": "deconfounded, given label 3",
+    },
 }
-LINE = {"together": "concurrent", "rate": "lr"}  # a line of results, beside its settings
+LINE = {"together": "concurrent", "rate": "lr"}
+EXTRA_NAMES = {  # by folder
+    "review": {"looks": "judged", "way": "sampling"},
+    "no_clean_set": {"way": "variant"},
+}
 SUMMARY = {"meta_accuracy": "clean_accuracy"}
 SAMPLES = {"select": "validation"}
 
 
-def renamed(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """The same dict under the new names, its values included."""
+def rename_keys(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """A copy with renamed keys and values."""
     result = {names.get(key, key): value for key, value in content.items()}
     return {
         key: VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value for key, value in result.items()
@@ -53,25 +72,25 @@ def renamed(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def migrate_line(line: dict[str, Any], *, names: dict[str, str] = LINE) -> dict[str, Any]:
-    """A line of results in the present vocabulary."""
-    line = renamed(line, names)
+    """A result line in the current vocabulary."""
+    line = rename_keys(line, names)
     if isinstance(line.get("settings"), dict):
-        run = "data" in line["settings"]  # else a variant's own settings of its method
-        line["settings"] = renamed(line["settings"], RUN if run else METHOD)
-        if run:
-            line["settings"]["settings"] = renamed(line["settings"]["settings"], METHOD)
+        is_run = "data" in line["settings"]  # otherwise the settings of a method
+        line["settings"] = rename_keys(line["settings"], RUN_FIELDS if is_run else METHOD_SETTINGS)
+        if is_run:
+            line["settings"]["settings"] = rename_keys(line["settings"]["settings"], METHOD_SETTINGS)
             if line["settings"].get("limit") == 0:
                 line["settings"]["limit"] = None  # all training samples
     if isinstance(line.get("method_settings"), dict):
-        line["method_settings"] = renamed(line["method_settings"], METHOD)
+        line["method_settings"] = rename_keys(line["method_settings"], METHOD_SETTINGS)
     if isinstance(line.get("summary"), dict):
-        line["summary"] = renamed(line["summary"], SUMMARY)
-        line["summary"]["samples"] = renamed(line["summary"].get("samples", {}), SAMPLES)
+        line["summary"] = rename_keys(line["summary"], SUMMARY)
+        line["summary"]["samples"] = rename_keys(line["summary"].get("samples", {}), SAMPLES)
     return line
 
 
 def migrate_text(text: str, names: dict[str, str]) -> str:
-    """All lines of a file, each written as compactly as it was."""
+    """The lines of a file in the current vocabulary, with the same JSON separators as before."""
     lines = []
     for line in text.splitlines():
         compact = ", " not in line[:60] and '": ' not in line[:60]
@@ -81,11 +100,11 @@ def migrate_text(text: str, names: dict[str, str]) -> str:
 
 
 def main(folder: Path) -> None:
-    """Migrate every file of lines below the folder."""
+    """Migrate every .jsonl file below the folder."""
     for file in sorted(folder.rglob("*.jsonl")):
         if file.parent.name in ("labels", "plus", "speed"):
             continue
-        names = {"looks": "judged", **LINE} if file.parent.name == "review" else LINE
+        names = LINE | EXTRA_NAMES.get(file.parent.name, {})
         before = file.read_text(encoding="utf-8")
         after = migrate_text(before, names)
         if after != before:

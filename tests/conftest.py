@@ -1,4 +1,4 @@
-"""What every test shares: one torch thread, because tests run beside each other, and no card where there is none."""
+"""Shared by all tests: one torch thread, because tests run in parallel, and no GPU tests without a GPU."""
 
 import importlib.util
 import sys
@@ -16,13 +16,13 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Whatever a test before has left: on some processors two threads add up in another order than one."""
+    """Reset the number of threads, which an earlier test may have changed: it affects the order of summation."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def torchvision() -> ModuleType:
-    """torchvision, also where it was built for another torch: it fails on import for want of its compiled operators."""
+    """torchvision, also if it was built for another torch and its import fails without the compiled operators."""
     if not (importlib.util.find_spec("torchvision") and importlib.util.find_spec("timm")):
         pytest.skip("timm and torchvision are not installed")
     try:
@@ -33,16 +33,16 @@ def torchvision() -> ModuleType:
     operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _kept.append(operators)
+    _libraries.append(operators)
     return importlib.import_module("torchvision")
 
 
-_kept: list[object] = []  # what a library defines is gone with it
+_libraries: list[object] = []  # operators are removed when their library is deleted
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a card, what needs one is skipped and says so."""
+    """Skip GPU tests without a GPU."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA card"))
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))

@@ -1,4 +1,4 @@
-"""Without a browser the tests that need one are skipped and say so, and fail where CI is set."""
+"""Browser tests without a browser are skipped, and fail in CI."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ import pytest
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 error")])
-def test_without_a_browser(ci: str, outcome: str, tmp_path: Path) -> None:
+def test_missing_browser(ci: str, outcome: str, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(chromium): pass\n")
-    program = [sys.executable, "-m", "pytest", "-p", "browser", "-p", "no:cacheprovider", "-rsE", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "browser", "-p", "no:cacheprovider", "-rsE", str(tmp_path)]
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": paths, "CI": ci}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    done = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert f"{outcome} in" in done.stdout, done.stdout + done.stderr
-    assert "there is no chromium" in done.stdout
-    assert "apt-get install chromium" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert f"{outcome} in" in result.stdout, result.stdout + result.stderr
+    assert "none of chromium" in result.stdout
+    assert "apt-get install chromium" in result.stdout

@@ -1,24 +1,96 @@
-"""What `import metalabelnet` brings, and what it leaves for later."""
+"""`import metalabelnet` and `--help` are fast, and the examples in the docstrings of the public API run."""
 
+import doctest
+import importlib
 import subprocess
 import sys
 
+import pytest
+
 import metalabelnet
+from metalabelnet.cli.parser import LABEL_FORMATS, REVIEW_EXPORTS
+from metalabelnet.data import DATASETS
+from metalabelnet.data.augment import AUGMENTATIONS
+from metalabelnet.labels.export_formats import FORMATS
+from metalabelnet.nets import NETS
+from metalabelnet.review.exports import EXPORTS
+from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
+
+HEAVY_PACKAGES = {"torch", "numpy", "sklearn", "matplotlib", "rich", "PIL"}
+MAX_CPU_SECONDS = 0.5
+ATTEMPTS = 5  # on a busy machine, CPU time varies
+COMMANDS = [
+    "train",
+    "compare",
+    "labels",
+    "predict",
+    "export",
+    "report",
+    "review",
+    "reproduce",
+    "methods",
+    "datasets",
+    "noises",
+]
+RUN_AND_MEASURE = """
+import sys, time
+sys.argv = ["metalabelnet", *sys.argv[1:]]
+try:
+    {code}
+except SystemExit as end:
+    assert not end.code, end.code
+print("##", time.process_time(), *sys.modules)
+"""
 
 
-def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout.strip()
+def python(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def test_import_is_light() -> None:
-    code = (
-        "import sys, metalabelnet; print(sorted({'torch', 'sklearn', 'numpy'} & set(sys.modules)), dir(metalabelnet))"
-    )
-    loaded, names = python(code).split("] ", 1)
-    assert loaded == "["
-    assert {"MetaLabelNetClassifier", "fit"} <= set(eval(names))
+def cpu_seconds_and_modules(code: str, *arguments: str) -> tuple[float, set[str]]:
+    seconds, *modules = python(RUN_AND_MEASURE.format(code=code), *arguments).partition("## ")[2].split()
+    return float(seconds), set(modules)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_is_fast(arguments: list[str]) -> None:
+    for _ in range(ATTEMPTS):
+        seconds, modules = cpu_seconds_and_modules("from metalabelnet.cli import main; main()", *arguments)
+        assert "metalabelnet.cli.parser" in modules
+        assert not modules & HEAVY_PACKAGES
+        if seconds < MAX_CPU_SECONDS:
+            return
+    pytest.fail(f"{arguments} takes {seconds} s of CPU time")
+
+
+def test_import_is_fast() -> None:
+    for _ in range(ATTEMPTS):
+        seconds, modules = cpu_seconds_and_modules("import metalabelnet; dir(metalabelnet)")
+        assert not modules & HEAVY_PACKAGES
+        if seconds < MAX_CPU_SECONDS:
+            break
+    else:
+        pytest.fail(f"import metalabelnet takes {seconds} s of CPU time")
+    assert {"MetaLabelNetClassifier", "NoCleanSetWarning", "fit"} <= set(dir(metalabelnet))
     assert not hasattr(metalabelnet, "no_such_name")
+
+
+def test_names_in_help_match_the_tables() -> None:
+    """Help lists names without importing the tables that define them."""
+    text = {name: field.metadata.get("help", "") for name, field in RunOptions.__dataclass_fields__.items()}
+    assert all(name in text["net"] for name in NETS)
+    assert all(name in text["augment"] for name in AUGMENTATIONS)
+    assert list(DATASET_DEFAULTS) == list(DATASETS)
+    assert tuple(FORMATS) == LABEL_FORMATS
+    assert set(REVIEW_EXPORTS) == set(EXPORTS)
+
+
+@pytest.mark.parametrize("module", ["metalabelnet.pytorch", "metalabelnet.estimator.classifier", "metalabelnet.errors"])
+def test_docstring_examples(module: str) -> None:
+    results = doctest.testmod(importlib.import_module(module))
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 def test_without_sklearn() -> None:
@@ -32,6 +104,6 @@ try:
 except ValueError as error:
     print(error)
 """
-    there, sentence = python(code).splitlines()
-    assert there == "True"
-    assert sentence == ("MetaLabelNetClassifier needs scikit-learn 1.6 or newer: pip install 'metalabelnet[sklearn]'")
+    has_fit, message = python(code).splitlines()
+    assert has_fit == "True"
+    assert message == "MetaLabelNetClassifier needs scikit-learn 1.6 or newer: pip install 'metalabelnet[sklearn]'"

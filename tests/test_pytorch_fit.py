@@ -1,4 +1,4 @@
-"""`metalabelnet.fit` on data sets of PyTorch."""
+"""`metalabelnet.fit` on PyTorch data sets."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def pairs(count: int, seed: int, wrong: float = 0.0, *, as_float: bool = True) -
 
 
 class Files(Dataset[Any]):
-    """Images as PIL opens them, through a transform."""
+    """PIL images, passed through a transform."""
 
     classes = ("left", "middle", "right")
 
@@ -85,7 +85,7 @@ def test_pil_numpy_and_tensor_images_are_equivalent() -> None:
     ):
         sets = {name: Files(part, transform) for name, part in rows.items()}
         results.append(metalabelnet.fit("small-cnn", **sets, **QUICK))
-        assert all(items.reads == len(items) for items in sets.values())  # each was read once
+        assert all(items.reads == len(items) for items in sets.values())  # each item is read once
     first, *others = (list(result.labels) for result in results)
     assert all(other == first for other in others)
     assert results[0].labels.rows.classes == Files.classes
@@ -96,14 +96,14 @@ def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
     y = torch.arange(40) % 2
     x = torch.randn(40, 6, 4, generator=g, dtype=torch.float64) + y[:, None, None]
     net = nn.Sequential(nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 2))
-    told = []
+    reports = []
     result = metalabelnet.fit(
         net, TensorDataset(x[:30], y[:30]), TensorDataset(x[30:], y[30:]), folder=tmp_path / "run",
-        on_progress=told.append, beta=0.02, **QUICK,
+        on_progress=reports.append, beta=0.02, **QUICK,
     )  # fmt: skip
     assert RunFolder(tmp_path / "run").summary() == result.summary
     assert RunFolder(tmp_path / "run").run().settings == {"beta": 0.02}
-    assert told[-1].epoch == 6
+    assert reports[-1].epoch == 6
 
 
 def test_without_a_clean_set() -> None:
@@ -120,8 +120,8 @@ def check_error(sentence: str, *sets: Any, net: Any = None, **settings: Any) -> 
         metalabelnet.fit(network() if net is None else net, *given, **QUICK | settings)
 
 
-class Steps(Dataset[Any]):
-    """Samples that grow."""
+class GrowingSamples(Dataset[Any]):
+    """Samples of increasing width."""
 
     def __len__(self) -> int:
         return 4
@@ -133,7 +133,7 @@ class Steps(Dataset[Any]):
 
 
 class Endless(IterableDataset[Any]):
-    """Samples that come, and say how many there are, but not by number."""
+    """An iterable data set, without access by index."""
 
     def __len__(self) -> int:
         return 4
@@ -150,23 +150,23 @@ def test_resume_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     whole = metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "whole", **QUICK)
-    # With a minute between any two looks at the clock there is a checkpoint after every step.
+    # The clock advances a minute per call, so that a checkpoint is due after every step.
     monkeypatch.setattr("metalabelnet.train.loop.time.monotonic", iter(range(0, 10**6, 60)).__next__)
     with pytest.raises(KeyboardInterrupt):
         metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "run", on_progress=stop, **QUICK)
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="already holds a run"):
         metalabelnet.fit("small-cnn", *sets, folder=tmp_path / "run", **QUICK)
     steps: list[int] = []
     again = metalabelnet.fit(
         "small-cnn", *sets, folder=tmp_path / "run", resume=True, on_progress=lambda p: steps.append(p.epoch), **QUICK
     )
-    assert min(steps) >= 3  # the others were not trained again
+    assert min(steps) >= 3  # earlier epochs are not trained again
     assert list(again.labels) == list(whole.labels)
     assert again.summary["clean_accuracy"] == whole.summary["clean_accuracy"]
 
 
-class Particular(nn.Module):
-    """Says what it takes by an assertion."""
+class AssertsWidth(nn.Module):
+    """Asserts the width of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Particular(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """Has a second output while it trains, as Inception has."""
+    """Has a second output in train mode, as Inception has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class TwoHeads(nn.Module):
 
 
 class Named(TensorDataset):
-    """Pairs whose data set names the classes."""
+    """Pairs with an attribute `classes`, as torchvision data sets have."""
 
     def __init__(self, rows: TensorDataset, classes: tuple[str, ...]) -> None:
         super().__init__(*rows.tensors)
@@ -204,14 +204,14 @@ def test_different_class_order() -> None:
         (Named(train, abc), clean, None, Named(test, acb)),
         (train, Named(clean, ("a", "c")), None, Named(test, abc)),
     ):
-        with pytest.raises(InputError, match=r"numbers its classes a, .*: let both number them alike"):
+        with pytest.raises(InputError, match=r"has the classes a, .*: number the classes of both in the same order"):
             metalabelnet.fit(network(), *sets, **QUICK)
     shorter = metalabelnet.fit(network(), Named(train, abc[:2]), Named(clean, abc), **{**QUICK, "epochs": 3})
     assert shorter.labels.rows.classes == abc
 
 
 def test_predictor_rejects_run_on_float_images(tmp_path: Path) -> None:
-    """How the numbers were made of pictures is not in it."""
+    """The run folder does not contain the user's transform from images to floats."""
     metalabelnet.fit("small-cnn", pairs(24, 0), pairs(12, 1), folder=tmp_path / "floats", **QUICK)
     with pytest.raises(InputError, match="was trained on floating-point images"):
         Predictor(tmp_path / "floats")
@@ -230,7 +230,7 @@ def test_frozen_weights_do_not_change(method: str) -> None:
     weights = dict(result.model.named_parameters())
     frozen = [weight.detach() for weight in weights.values() if weight.shape == before.shape]
     assert frozen
-    assert all(torch.allclose(weight, before, rtol=1e-5) for weight in frozen)  # an average rounds
+    assert all(torch.allclose(weight, before, rtol=1e-5) for weight in frozen)  # the EMA rounds
     assert any(weight.requires_grad for weight in weights.values())
 
 
@@ -246,28 +246,28 @@ def test_wrong_input() -> None:
     check_error("did you mean 'q'", method="gce", qq=0.5)
     check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
     check_error("did you mean 'metalabelnet'", method="metalabel")
-    check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", Steps())
+    check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", GrowingSamples())
     check_error(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
     check_error(
         "class '2' is missing from the clean set", pairs(24, 0), torch.utils.data.Subset(pairs(12, 1), [0, 1, 3])
     )
-    check_error("clean_set: item 1 has no label", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
+    check_error("clean_set: item 1 is unlabeled", pairs(24, 0), [(torch.zeros(1, 8, 8), 0), (torch.zeros(1, 8, 8), -1)])
     check_error("item 0 has the label 0.5", [(torch.zeros(1, 8, 8), 0.5)])
     check_error("item 0 is not a pair", [torch.zeros(1, 8, 8)])
     check_error("is int64 of shape|is torch.int64 of shape", [(torch.arange(5), 0)])
     check_error("there are no samples", [])
     for loader in (iter([]), DataLoader(pairs(24, 0), 8), Endless()):
-        check_error(r"train_set is .*give a data set with len\(\) and items by number, not a loader", loader)
+        check_error(r"train_set is .*give a map-style data set \(with __len__ and __getitem__\), not a loader", loader)
     check_error(
-        "net is torch.utils.data.dataset.TensorDataset: give a module, .* before the data sets", net=pairs(24, 0)
+        "net is torch.utils.data.dataset.TensorDataset: give a module, .* as the first argument", net=pairs(24, 0)
     )
     check_error("unknown setting of a run or of metalabelnet 'label'", label="kind")
     check_error("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
-    check_error(r"gives \(2, 5\) for 2 samples", net=network(classes=5))
-    check_error("the network cannot read", net=network(channels=2))
+    check_error(r"returns \(2, 5\) for 2 samples in eval mode", net=network(classes=5))
+    check_error("the network fails on a batch", net=network(channels=2))
     check_error("did you mean 'small-cnn'", net="smal-cnn")
     check_error("item 0 has the label inf", [(torch.zeros(1, 8, 8), float("inf"))])
-    check_error("the network cannot read a batch .*: images of 9 pixels", net=Particular())
-    check_error("the network gives in training tuple for 2 samples", net=TwoHeads())
-    check_error("the network has no weight that is learned", net=network().requires_grad_(requires_grad=False))
-    check_error("the network is in a DataParallel: give the module inside", net=nn.DataParallel(network()))
+    check_error("the network fails on a batch .*: images of 9 pixels", net=AssertsWidth())
+    check_error("the network returns tuple for 2 samples in train mode", net=TwoHeads())
+    check_error("the network has no trainable weight", net=network().requires_grad_(requires_grad=False))
+    check_error("the network is wrapped in DataParallel: pass net.module", net=nn.DataParallel(network()))

@@ -1,4 +1,4 @@
-"""What a newcomer runs into: paths as other programs write them, tables as pandas saves them, files for other tools."""
+"""First use: descriptions, path spellings of other programs, tables saved by pandas, files for other tools."""
 
 import json
 import os
@@ -40,14 +40,14 @@ def input_error(arguments: list[str], capsys: Capture) -> str:
     return output.err.splitlines()[-1]
 
 
-# What is said first
+# Description
 
 
 @pytest.mark.parametrize("execution", ["eager", "compiled"])
 def test_description_is_printed_before_first_step(
     execution: str, capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where steps are recorded the first is compiled, and nobody should wonder for a minute."""
+    """Compiling the first step can take a minute."""
     output = []
 
     def step(*_: object) -> None:
@@ -57,16 +57,14 @@ def test_description_is_printed_before_first_step(
     monkeypatch.setattr("metalabelnet.train.loop.Engine.step", step)
     run_cli(["train", str(write_npz(work_dir / "tiny.npz")), *TINY.split(), "--execution", execution], capsys)
     assert output[0].startswith("metalabelnet on ")
-    assert (", steps recorded, compiled (a minute or more, the first time) and replayed; " in output[0]) == (
-        execution == "compiled"
-    )
+    assert (", steps compiled (takes a minute or more the first time); " in output[0]) == (execution == "compiled")
 
 
 # Images
 
 
 def test_unusual_images(capsys: Capture, work_dir: Path) -> None:
-    """A single pixel is a picture; half a JPEG and 300 million pixels are not, for training and for predicting."""
+    """One pixel is a valid image; a truncated JPEG and 300 million pixels are errors, in train and in predict."""
     true_label = write_photos(work_dir / "photos")
     shutil.rmtree(work_dir / "photos" / "rare")
     write_csv(work_dir / "checked.csv", ["id", "label"], true_label[10:40])
@@ -84,7 +82,7 @@ def test_unusual_images(capsys: Capture, work_dir: Path) -> None:
     )
     (work_dir / "photos" / "birne" / "wall.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + data)
     output = input_error(["train", "photos", "--clean", "checked.csv", "--out", "run"], capsys)
-    assert "birne/wall.png has 300,000,000 pixels, more than the 89,478,485 that are decoded; repair it" in output
+    assert "birne/wall.png has 300,000,000 pixels, more than the limit of 89,478,485; repair it" in output
     assert not (work_dir / "run").exists()
     output = train("photos", capsys, "--clean", "checked.csv", "--on-error", "skip")
     assert "2 of 93 samples left out: birne/hälfte.jpg cannot be decoded" in output
@@ -110,7 +108,9 @@ def test_clean_file_path_spellings(spelt: str, capsys: Capture, work_dir: Path) 
     write_csv(
         work_dir / "checked.csv", ["id", "label"], zip(names, (kind for _, kind in true_label[10:40]), strict=True)
     )
-    assert "30 clean samples, 30 of them taken out of training" in train("photos", capsys, "--clean", "checked.csv")
+    assert "30 clean samples, 30 of them removed from the training rows" in train(
+        "photos", capsys, "--clean", "checked.csv"
+    )
 
 
 def test_clean_file_in_data_folder_is_not_data(capsys: Capture, work_dir: Path) -> None:
@@ -126,29 +126,29 @@ def test_clean_file_in_data_folder_is_not_data(capsys: Capture, work_dir: Path) 
     assert RunFolder(work_dir / "run").summary()["samples"] == {"train": 60, "clean": 24, "validation": 6, "test": 0}
     write_csv(work_dir / "both.csv", ["id", "label"], [*beside, [beside[0][0], beside[1][1]]])
     output = input_error(["train", "photos", "--clean", "both.csv", "--out", "other"], capsys)
-    assert f"new/0.png is there twice, as {beside[0][1]!r} and as {beside[1][1]!r}" in output
+    assert f"new/0.png occurs twice, as {beside[0][1]!r} and as {beside[1][1]!r}" in output
 
 
 def test_clean_file_label_column_may_have_any_name(capsys: Capture, work_dir: Path) -> None:
-    """For a folder there is no --label to name it with."""
+    """An image folder has no --label option to name the column."""
     true_label = write_photos(work_dir / "photos")
     shutil.rmtree(work_dir / "photos" / "rare")
     write_csv(work_dir / "more.csv", ["wo", "was", "wer"], [[*pair, "ich"] for pair in true_label[10:40]])
     output = input_error(["train", "photos", "--clean", "more.csv", "--out", "run"], capsys)
-    assert output.endswith("more.csv: which column is the label: wo, was, wer? call it label")
+    assert output.endswith("more.csv: cannot tell which column is the label: wo, was, wer; rename it to label")
     write_csv(work_dir / "checked.csv", ["Filename", "was"], true_label[10:40])
-    assert "30 clean samples, 30 of them taken out" in train("photos", capsys, "--clean", "checked.csv")
+    assert "30 clean samples, 30 of them removed" in train("photos", capsys, "--clean", "checked.csv")
 
 
 def test_npz_clean_set_is_used_completely(capsys: Capture, work_dir: Path) -> None:
-    for count in (30, 120):  # fewer than the 100 that are drawn where nobody says how many, and more
+    for count in (30, 120):  # fewer and more than the default of 100
         x, y = table_samples(count, seed=5)
         write_npz(work_dir / f"{count}.npz", x_clean=x, y_clean=y)
         output = run_cli(["train", f"{count}.npz", *QUICK.split(), "--out", f"run{count}"], capsys)
         assert output.code == 0, output.err
         sizes = RunFolder(work_dir / f"run{count}").summary()["samples"]
         assert sizes["clean"] + sizes["validation"] == count
-    (work_dir / "30.npz").unlink()  # what is left of a run is enough to ask it
+    (work_dir / "30.npz").unlink()  # predictions need the run folder only
     assert run_cli(["predict", "run30", "120.npz"], capsys).code == 0
     assert run_cli(["train", "120.npz", *QUICK.split(), "--clean", "60", "--out", "fewer"], capsys).code == 0
     assert RunFolder(work_dir / "fewer").summary()["samples"]["clean"] == 48
@@ -174,7 +174,7 @@ def test_suggestion_ignores_case(wrong: str, capsys: Capture, work_dir: Path) ->
     assert f"unknown column {wrong!r}: did you mean 'label'?" in output
 
 
-# What comes out
+# Results
 
 
 def test_summary_without_test_set(capsys: Capture, work_dir: Path) -> None:
@@ -182,7 +182,7 @@ def test_summary_without_test_set(capsys: Capture, work_dir: Path) -> None:
     arguments = ["train", "table.csv", "--clean-column", "checked", *QUICK.split(), "--out", "run"]
     output = run_cli(arguments, capsys)
     summary = RunFolder(work_dir / "run").summary()
-    assert summary["macro_f1"] is None  # that of the test part
+    assert summary["macro_f1"] is None  # on test samples
     confusion = json.loads((work_dir / "run" / "confusion.json").read_text())
     assert confusion["part"] == "validation"
     counts = np.zeros((2, 2))
@@ -192,14 +192,14 @@ def test_summary_without_test_set(capsys: Capture, work_dir: Path) -> None:
     assert list(summary["clean_class_accuracy"].values()) == pytest.approx(accuracies)
     f1 = 200 * counts.diagonal() / (counts.sum(0) + counts.sum(1))
     assert summary["clean_macro_f1"] == pytest.approx(f1.mean())
-    assert f"{summary['clean_macro_f1']:.2f} % of the same samples" in output.out
-    assert f"{summary['clean_ece']:.2f} % before calibrating on them" in output.out
-    assert "yes ✓ " in output.out
+    assert f"{summary['clean_macro_f1']:.2f} % on the same samples" in output.out
+    assert f"{summary['clean_ece']:.2f} % before calibration" in output.out
+    assert "yes ✓: " in output.out
 
 
 @pytest.mark.parametrize("kind", ["folder", "table"])
 def test_label_studio_uses_local_files(kind: str, capsys: Capture, work_dir: Path) -> None:
-    """Below the root, which must not be the folder that is added as storage: as Label Studio 1.23 wants it."""
+    """Label Studio 1.23 requires a document root above the folder that is added as local storage."""
     true_label = write_photos(work_dir / "data" / "my photos #1")
     shutil.rmtree(work_dir / "data" / "my photos #1" / "rare")
     if kind == "folder":
@@ -238,7 +238,7 @@ def test_fiftyone_keeps_files_that_differ_by_extension(capsys: Capture, work_dir
     write_csv(work_dir / "checked.csv", ["id", "label"], true_label[10:40])
     train("photos", capsys, "--clean", "checked.csv")
     output = input_error(["labels", "run", "--format", "fiftyone"], capsys)
-    assert f"two samples are {name.removesuffix('.png')!r} to FiftyOne" in output
+    assert f"two samples have the name {name.removesuffix('.png')!r} in FiftyOne" in output
 
 
 @pytest.mark.parametrize("command", ["labels run", "predict run table.csv"])
@@ -249,7 +249,7 @@ def test_output_file_is_replaced_only_when_complete(
     train("table.csv", capsys, "--clean-column", "checked")
     (work_dir / "folder").mkdir()
     assert "folder is a folder: name a file to write" in input_error([*command.split(), "-o", "folder"], capsys)
-    assert "there is no folder no" in input_error([*command.split(), "-o", "no/out.csv"], capsys)
+    assert "the folder no does not exist" in input_error([*command.split(), "-o", "no/out.csv"], capsys)
     (work_dir / "out.csv").write_text("before")
 
     def full(_self: Path, _target: Path) -> Path:
@@ -285,4 +285,4 @@ def test_singular_in_imbalance_warning(capsys: Capture, work_dir: Path) -> None:
     true_label = write_photos(work_dir / "photos")
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90], true_label[91]])
     output = train("photos", capsys, "--clean", "checked.csv")
-    assert "classes are uneven: 'rare' has 1 label, " in output
+    assert "classes are imbalanced: 'rare' has 1 label, " in output

@@ -1,4 +1,4 @@
-"""A run killed at any moment, and one asked to stop, goes on as if nothing had been."""
+"""A run that is killed or stopped at any time resumes to the same result."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from cli_runner import TINY, Forked, Forker, Started, count_finished_epochs, run_cli, wait_for
+from cli_runner import TINY, Forked, Forker, Spawned, count_finished_epochs, run_cli, wait_for
 from metalabelnet.train import RunFolder, checkpoint
 from metalabelnet.train import prepare as prepare_module
 from tiny_data import run_outputs, write_npz
@@ -34,7 +34,7 @@ def arguments(data: Path, out: Path, method: str = "metalabelnet") -> list[str]:
 
 
 def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten kills over one run: one while it starts, the others in epochs drawn at random, at any time within."""
+    """Kill one run ten times: once during startup, then at random times in random epochs."""
     data = write_npz(tmp_path / "tiny.npz")
     assert run_cli(arguments(data, tmp_path / "alone", method), capsys).code == 0
     chance = random.Random(seed)
@@ -49,7 +49,7 @@ def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys:
         assert process.wait() == -signal.SIGKILL
         seen.append(count_finished_epochs(folder))
         assert not RunFolder(folder).finished
-    assert seen[-1] > seen[1]  # each went on from where the one before it was
+    assert seen[-1] > seen[1]  # each resumes where the last one was killed
     assert start([*arguments(data, folder, method), "--resume"], tmp_path).wait() == 0
     assert run_outputs(folder) == run_outputs(tmp_path / "alone")
     assert not (folder / "checkpoint").exists()
@@ -63,15 +63,15 @@ def test_killed_ten_times_gives_same_result(forker: Forker, tmp_path: Path, caps
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("method", ["metalabelnet", "fine-tune"])
 def test_killed_ten_times_in_new_processes(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kill_ten_times(Started, method, 1, tmp_path, capsys)
+    kill_ten_times(Spawned, method, 1, tmp_path, capsys)
 
 
 def resume_words(output: str) -> list[str]:
-    """The arguments that the one line about it names."""
+    """Return the arguments of the resume command that is printed."""
     (line,) = (line for line in output.splitlines() if line.startswith("metalabelnet: stopped"))
     assert output.splitlines()[-1] == line
     assert "Traceback" not in output
-    words = shlex.split(line.partition("go on with: ")[2])
+    words = shlex.split(line.partition("resume with: ")[2])
     assert words[0] == "metalabelnet"
     assert words[-1] == "--resume"
     return words[1:]
@@ -81,7 +81,7 @@ def resume_words(output: str) -> list[str]:
 def test_stop_and_resume_train(
     number: signal.Signals, forker: Forker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_npz(tmp_path / "my data.npz")  # the shell must be told about the space
+    data = write_npz(tmp_path / "my data.npz")  # the resume command must quote the space
     alone = arguments(data, tmp_path / "alone")
     assert run_cli(alone, capsys).code == 0
     process: Forked = forker.start(arguments(data, tmp_path / "a run"), tmp_path)
@@ -109,14 +109,14 @@ def test_stop_during_noise_probe(
     asked = [*arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run"), "--noise", "feature:0.4"]
     output = run_cli(asked, capsys)
     assert output.code == 130
-    assert "stopped, the network behind the noise will begin anew; go on with: metalabelnet train" in output.err
+    assert "stopped; the network for feature-dependent noise is trained again on resume; resume with: " in output.err
     assert not (tmp_path / "run").exists()
 
 
 def test_stop_before_first_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a card the first step is compiled, for minutes."""
+    """On a GPU, compiling the first step takes minutes."""
 
     def interrupted(*args: Any, **how: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
@@ -124,7 +124,7 @@ def test_stop_before_first_step(
 
     asked = arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr("metalabelnet.cli.commands.prepare", interrupted)
+        patch.setattr("metalabelnet.cli.commands.train.prepare", interrupted)
         output = run_cli(asked, capsys)
     assert output.code == 130
     assert not (tmp_path / "run").exists()
@@ -139,14 +139,14 @@ def test_second_ctrl_c_stops_immediately(
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("metalabelnet.cli.commands.prepare", interrupted)
+    monkeypatch.setattr("metalabelnet.cli.commands.train.prepare", interrupted)
     data = write_npz(tmp_path / "tiny.npz")
     before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     output = run_cli(arguments(data, tmp_path / "run"), capsys)
     assert output.code == 130
     assert output.err.count("\n") == 1
     assert output.err.startswith(
-        "metalabelnet: stopped at once; go on from the last checkpoint with: metalabelnet train"
+        "metalabelnet: stopped immediately; resume from the last checkpoint with: metalabelnet train"
     )
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -157,13 +157,13 @@ def compare(data: Path, out: Path, jobs: int) -> list[str]:
 
 
 def test_stop_compare_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With two workers, by Ctrl-C and by a polite kill; it then goes on to what one worker alone comes to."""
+    """Two workers are stopped by SIGINT and by SIGTERM; the result equals that of one worker."""
     data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
     again = compare(data, out, jobs=2)
     runs = [out / "cross-entropy-seed0", out / "metalabelnet-seed0"]
     for number in (signal.SIGINT, signal.SIGTERM):
         before = count_finished_epochs(runs[1])
-        process = Started(again, tmp_path)
+        process = Spawned(again, tmp_path)
         wait_for(lambda before=before: count_finished_epochs(runs[0]) > 0 and count_finished_epochs(runs[1]) > before)
         seen = count_finished_epochs(runs[1])
         process.send(number)
@@ -171,7 +171,7 @@ def test_stop_compare_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         again = resume_words(process.err.read_text())
         assert not RunFolder(runs[1]).finished
         saved = checkpoint.load(RunFolder(runs[1]).checkpoint, torch.device("cpu"))
-        assert saved["epoch"] >= seen  # nothing lost, though no checkpoint was due
+        assert saved["epoch"] >= seen  # progress is saved although no checkpoint was due
     again[again.index("--jobs") + 1] = "1"
     assert run_cli(again, capsys).code == 0
     assert run_cli(compare(data, tmp_path / "alone", jobs=1), capsys).code == 0
@@ -181,8 +181,8 @@ def test_stop_compare_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
-    """They import torch for seconds and have said nothing about signals yet."""
-    process = Started(compare(write_npz(tmp_path / "tiny.npz"), tmp_path / "out", jobs=2), tmp_path)
+    """Workers import PyTorch for seconds before they install signal handlers."""
+    process = Spawned(compare(write_npz(tmp_path / "tiny.npz"), tmp_path / "out", jobs=2), tmp_path)
     wait_for(lambda: "at a time" in process.err.read_text())
     time.sleep(0.5)
     process.send(signal.SIGINT)
@@ -192,9 +192,9 @@ def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_workers_save_and_exit_when_parent_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Otherwise they would write to folders that somebody resumes."""
+    """Otherwise they would write to folders of a resumed run."""
     data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
-    process = Started(compare(data, out, jobs=2), tmp_path)
+    process = Spawned(compare(data, out, jobs=2), tmp_path)
     run = out / "metalabelnet-seed0"
     wait_for(lambda: count_finished_epochs(run) > 0)
     process.process.kill()
@@ -207,26 +207,26 @@ def test_workers_save_and_exit_when_parent_is_killed(tmp_path: Path, capsys: pyt
 
 @pytest.mark.slow
 def test_killed_worker_is_reported(tmp_path: Path) -> None:
-    """As the kernel does where memory runs out. The other worker saves, and nobody waits for ever."""
+    """The kernel kills a worker when memory runs out. The other worker saves its progress, and the command ends."""
     data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"
-    process = Started(compare(data, out, jobs=2), tmp_path)
+    process = Spawned(compare(data, out, jobs=2), tmp_path)
     wait_for(lambda: count_finished_epochs(out / "metalabelnet-seed0") > 0)
     workers = [pid for pid in group(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     assert process.wait() == 1
     output = process.err.read_text()
-    assert "a process was killed, perhaps for want of memory: go on with --resume" in output
+    assert "a worker process was killed, perhaps because memory ran out: resume with --resume" in output
     assert "Traceback" not in output
 
 
 def group(session: int) -> list[int]:
-    """The processes of a session."""
+    """Return the processes of a session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:  # it has just ended
+        except OSError:  # the process has ended
             continue
         if int(of) == session and state != "Z":
             found.append(int(stat.parent.name))

@@ -1,4 +1,4 @@
-"""The label table for other tools, and the most suspicious labels first."""
+"""`metalabelnet labels`: selection of suspects, and formats for other tools."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ Row = dict[str, str]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of 48 labeled and 14 unlabeled samples."""
+    """Return a finished run of 48 labeled and 14 unlabeled samples."""
     from metalabelnet.cli import main
 
     place = tmp_path_factory.mktemp("formats")
@@ -54,7 +54,7 @@ def test_suspects_are_sorted_by_suspicion(run: Path, capsys: Capture) -> None:
     assert all(r["given"] for r in some)
     assert (
         len(table(run_cli(["labels", str(run), "--top", "1000"], capsys).out)) == 48
-    )  # what has no label is no suspect
+    )  # unlabeled samples are not suspects
 
 
 def test_number_of_written_rows_is_printed(run: Path, capsys: Capture, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_number_of_written_rows_is_printed(run: Path, capsys: Capture, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--top", "0"], "top 0 is too small: the least is 1"),
+        (["--top", "0"], "top 0 is too small: the minimum is 1"),
         (["--format", "fiftytwo"], "unknown format 'fiftytwo': did you mean 'fiftyone'?"),
     ],
 )
@@ -79,13 +79,13 @@ def test_wrong_labels_arguments(arguments: list[str], sentence: str, run: Path, 
 
 def test_table_without_suspicion_cannot_be_sorted() -> None:
     old = [{name: value for name, value in row("1").items() if name != "suspicion"}]
-    assert export_formats.choose(old, suspects=False, top=None) == old
+    assert export_formats.select_rows(old, suspects=False, top=None) == old
     with pytest.raises(InputError, match="no column suspicion"):
-        export_formats.choose(old, suspects=True, top=None)
+        export_formats.select_rows(old, suspects=True, top=None)
 
 
 def test_cleanlab_reads_its_columns(run: Path, capsys: Capture) -> None:
-    """By cleanlab itself: it trains on what is left when the issues it is told of are gone."""
+    """cleanlab reads the table and trains without the suspects."""
     CleanLearning = pytest.importorskip("cleanlab.classification").CleanLearning
     import pandas as pd
     from sklearn.linear_model import LogisticRegression
@@ -108,7 +108,7 @@ def test_cleanlab_reads_its_columns(run: Path, capsys: Capture) -> None:
 
 
 def test_label_studio_tasks_have_predictions() -> None:
-    """As https://labelstud.io/guide/predictions describes them: data, and predictions with a result each."""
+    """The format is described at https://labelstud.io/guide/predictions."""
     rows = [row("ä b/1.JPG"), row("nine", given="", suspicion="", suspect="0")]
     image, text = json.loads(export_formats.to_label_studio(rows, [], ["cat", "dog"]))
     about = {"index": 7, "given": "cat", "suspicion": 0.8, "suspect": True}
@@ -135,7 +135,7 @@ def test_label_studio_without_image_path() -> None:
 
 
 def test_fiftyone_classification_by_path() -> None:
-    """As the importer of FiftyOneImageClassificationDataset reads it: paths without their ending, or absolute ones."""
+    """The importer of FiftyOneImageClassificationDataset expects paths without extension, or absolute paths."""
     rows = [row("cats/a.b.png"), row("/photos/2.jpg"), row("12")]
     content = json.loads(export_formats.to_fiftyone(rows, [], ["cat", "dog"]))
     assert content["classes"] == ["cat", "dog"]

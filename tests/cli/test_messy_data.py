@@ -1,4 +1,4 @@
-"""Own data as it comes: numbers with commas, names beside features, links, files that are no images, wrong columns."""
+"""Messy user data: number formats, ambiguous columns, symlinks, files that are not images, duplicate ids."""
 
 import datetime
 import json
@@ -24,7 +24,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows(count: int = 90) -> list[tuple[float, str, bool, int]]:
-    """A number that tells, the label (a fifth of them wrong), whether it was checked, and the class."""
+    """Return rows of an informative number, the given label (a fifth wrong), the clean mark, and the class."""
     random = np.random.default_rng(0)
     made = []
     for k in range(count):
@@ -35,7 +35,7 @@ def rows(count: int = 90) -> list[tuple[float, str, bool, int]]:
 
 
 def train(file: str, capsys: Capture, *more: str) -> str:
-    """Train what must work; give what was said."""
+    """Train, which must succeed; return standard error."""
     output = run_cli(["train", file, *QUICK.split(), "--out", "run", *more], capsys)
     assert output.code == 0, output.err
     return output.err
@@ -45,11 +45,11 @@ def input_error(arguments: Sequence[str], capsys: Capture) -> str:
     output = run_cli(list(arguments), capsys)
     assert (output.code, output.out) == (2, "")
     assert "Traceback" not in output.err
-    return output.err.splitlines()[-1]  # before it stands what was found out till then
+    return output.err.splitlines()[-1]  # earlier lines are notes about the data
 
 
 def table(name: str, cells: Sequence[Sequence[object]], columns: Sequence[str], separator: str = ",") -> str:
-    """A table of these cells with label and mark behind."""
+    """Write a table of these cells, followed by label and clean mark."""
     behind = [[label, int(checked)] for _, label, checked, _ in rows()]
     write_csv(Path(name), [*columns, *WANTED], [[*a, *b] for a, b in zip(cells, behind, strict=True)], separator)
     return name
@@ -77,10 +77,12 @@ def test_invalid_number_stops_or_is_skipped(capsys: Capture) -> None:
     cells = [["12.x" if k == 60 else f"{v:.3f}"] for k, (v, *_) in enumerate(rows())]
     file = table("t.csv", cells, ["v"])
     output = input_error(["train", file, "--clean-column", "ok", "--out", "run"], capsys)
-    assert "sample 60 has '12.x' in the column 'v' of numbers; repair it, or skip such samples" in output
+    assert "sample 60 has '12.x' in the numeric column 'v'; repair it, or skip such samples" in output
     output = train(file, capsys, "--clean-column", "ok", "--on-error", "skip")
-    assert "1 of 90 samples left out: sample 60 has '12.x' in the column 'v' of numbers" in output
-    assert "29 clean samples, 29 of them taken out of training" in output  # the broken one was among them
+    assert "1 of 90 samples left out: sample 60 has '12.x' in the numeric column 'v'" in output
+    assert (
+        "29 clean samples, 29 of them removed from the training rows" in output
+    )  # the invalid row is one of 30 clean rows
 
 
 def test_skipped_clean_sample_is_not_counted(capsys: Capture, work_dir: Path) -> None:
@@ -91,16 +93,19 @@ def test_skipped_clean_sample_is_not_counted(capsys: Capture, work_dir: Path) ->
     )
     output = train("photos", capsys, "--clean", "checked.csv", "--on-error", "skip")
     assert "1 of 94 samples left out: rare/broken.png is not an image" in output
-    assert "31 clean samples, 31 of them taken out of training" in output
+    assert "31 clean samples, 31 of them removed from the training rows" in output
 
 
 def test_text_column_beside_features_is_ambiguous(capsys: Capture) -> None:
-    """A table of people is no collection of texts, whatever its first column looks like."""
+    """Names of people look like texts, but a row is a person."""
     cells = [[f"Braund, Mr. Owen {k}", f"{v:.3f}", "mf"[kind]] for k, (v, _, _, kind) in enumerate(rows())]
     file = table("people.csv", cells, ["name", "age", "sex"])
     output = input_error(["train", file, "--clean-column", "ok", "--out", "run"], capsys)
-    assert "people.csv: is a sample the text in 'name' or a row of the other columns? say so with --text name" in output
-    assert "or with --features age,sex" in output
+    assert (
+        "people.csv: cannot tell whether a sample is the text in 'name' or a row of the other columns; use --text name"
+        in output
+    )
+    assert "or --features age,sex" in output
     assert "2 features" in train(file, capsys, "--clean-column", "ok", "--features", "age,sex")
 
 
@@ -134,7 +139,7 @@ def test_table_with_only_unique_texts(capsys: Capture) -> None:
 
 
 def test_integer_classes_written_as_floats(capsys: Capture) -> None:
-    """pandas writes whole numbers beside gaps as 1.0, and -1 for no label as -1.0."""
+    """Pandas writes integers beside missing values as 1.0, and -1 (unlabeled) as -1.0."""
     labels = [f"{float(label == 'yes')}" for _, label, _, _ in rows()]
     labels[3], labels[4], labels[9] = "-1.0", "", "-1.0"
     made = [[f"{v:.3f}", y, int(ok)] for (v, _, ok, _), y in zip(rows(), labels, strict=True)]
@@ -161,7 +166,7 @@ def test_na_as_label_gives_hint(capsys: Capture) -> None:
     made = [[f"{v:.3f}", "NA" if k in (5, 10) else y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["v", "label", "ok"], made)
     output = input_error(["train", "t.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert "t.csv: the label of 2 rows is 'NA'; leave the cell empty where there is no label" in output
+    assert "t.csv: the label of 2 rows is 'NA'; leave the cell empty for unlabeled rows" in output
 
 
 def test_quoted_commas_are_not_separators(capsys: Capture) -> None:
@@ -181,11 +186,11 @@ def test_trailing_separator_is_not_an_id(capsys: Capture) -> None:
 def test_duplicate_ids(capsys: Capture) -> None:
     made = [[f"c{k // 2}", f"{v:.3f}", y, int(ok)] for k, (v, y, ok, _) in enumerate(rows())]
     write_csv(Path("t.csv"), ["id", "v", "label", "ok"], made)
-    assert "45 of 90 samples have the id of another one" in train("t.csv", capsys, "--clean-column", "ok")
+    assert "45 of 90 samples have the same id as another one" in train("t.csv", capsys, "--clean-column", "ok")
     for columns, given in ((["id", "label"], [["c1", "yes"]]), (["id", "v", "label"], [["c1", "3", "yes"]])):
         write_csv(Path("checked.csv"), columns, given)
         output = input_error(["train", "t.csv", "--clean", "checked.csv", "--out", "other"], capsys)
-        assert "t.csv: two samples have the id 'c0', so that checked.csv cannot say which it means" in output
+        assert "t.csv: two samples have the id 'c0', so the ids in checked.csv are ambiguous" in output
 
 
 # Folders
@@ -202,7 +207,7 @@ def test_symlinks_are_followed_and_other_files_counted(capsys: Capture, work_dir
     (work_dir / "elsewhere" / "rare" / ".hidden").write_bytes(b"")
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
     output = train("photos", capsys, "--clean", "checked.csv")
-    assert "2 files in photos are no images (1 .heic, 1 without an ending): left out" in output
+    assert "2 files in photos are not images (1 .heic, 1 without a suffix): left out" in output
     assert "62 samples of 4 classes (5 unlabeled)" in output
 
 
@@ -210,10 +215,10 @@ def test_train_and_val_folders_are_not_classes(capsys: Capture, work_dir: Path) 
     write_photos(work_dir / "data" / "train")
     write_photos(work_dir / "data" / "val")
     output = input_error(["train", "data", "--clean", "checked.csv", "--out", "run"], capsys)
-    assert "data: train, val look like parts of the data, not like classes; give the one to train on as data" in output
-    write_photos(work_dir / "kinds" / "test" / "deep")  # one class may well have such a name
+    assert "data: train, val look like parts of a data set, not like classes; give the training part as data" in output
+    write_photos(work_dir / "kinds" / "test" / "deep")  # one class may have such a name
     write_photos(work_dir / "kinds" / "bird" / "deep")
-    assert "checked.csv: there is no such file" in input_error(["train", "kinds", "--clean", "checked.csv"], capsys)
+    assert "checked.csv: no such file" in input_error(["train", "kinds", "--clean", "checked.csv"], capsys)
 
 
 def test_missing_image_path_is_shown_in_full(capsys: Capture, work_dir: Path) -> None:
@@ -222,7 +227,7 @@ def test_missing_image_path_is_shown_in_full(capsys: Capture, work_dir: Path) ->
     made = [[f"photos/rare/{k % 3}.png", "ab"[k % 2], int(k < 8)] for k in range(40)]
     write_csv(work_dir / "lists" / "list.csv", ["path", "label", "ok"], made)
     output = input_error(["train", "lists/list.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert "photos/rare/2.png is not there (there is no file lists/photos/rare/2.png)" in output
+    assert "photos/rare/2.png does not exist (no file lists/photos/rare/2.png)" in output
 
 
 # Predictions
@@ -271,7 +276,7 @@ def test_predict_column_of_other_kind(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("kind", ["table", "text"])
 def test_npz_is_not_accepted_for_table_run(kind: str, capsys: Capture, work_dir: Path) -> None:
-    """They have the width that the model takes, and mean something else."""
+    """The array has as many columns as the encoded samples, but other values."""
     if kind == "table":
         file = table("t.csv", [[f"{v:.3f}", f"{-v:.3f}"] for v, *_ in rows()], ["v", "w"])
     else:
@@ -304,14 +309,14 @@ def test_number_too_large_is_an_invalid_cell(capsys: Capture) -> None:
     output = input_error(
         ["train", table("t.csv", [*cells[:-1], ["1e300"]], ["v"]), "--clean-column", "ok", "--out", "x"], capsys
     )
-    assert "column 'v' has numbers up to 1e+300, too large to be standardised" in output
+    assert "column 'v' has numbers up to 1e+300, too large to standardize" in output
 
 
 # Test and clean sets that will not do
 
 
 def test_test_set_of_other_kind(capsys: Capture, work_dir: Path) -> None:
-    """With classes of the same names, so that nothing else gives it away."""
+    """The classes have the same names, so that only the kind differs."""
     true_label = write_photos(work_dir / "photos")
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
     fruit = sorted({name for _, name in true_label})
@@ -321,13 +326,29 @@ def test_test_set_of_other_kind(capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "news.csv", ["text", "label", "ok"], news)
     np.savez(work_dir / "test.npz", x_train=np.zeros((2, 1)))
     for data, test, says in (
-        ("table.csv --clean-column ok", "photos", "--test photos: holds images, the training data rows of features"),
-        ("news.csv --clean-column ok", "photos", "--test photos: holds images, the training data texts"),
-        ("photos --clean checked.csv", "table.csv", "table.csv: holds rows of features, the training data images"),
-        ("photos --clean checked.csv", "news.csv", "--test news.csv: holds texts, the training data images"),
+        (
+            "table.csv --clean-column ok",
+            "photos",
+            "--test photos: contains images, but the training data contains rows of features",
+        ),
+        (
+            "news.csv --clean-column ok",
+            "photos",
+            "--test photos: contains images, but the training data contains texts",
+        ),
+        (
+            "photos --clean checked.csv",
+            "table.csv",
+            "table.csv: contains rows of features, but the training data contains images",
+        ),
+        (
+            "photos --clean checked.csv",
+            "news.csv",
+            "--test news.csv: contains texts, but the training data contains images",
+        ),
         ("table.csv --clean-column ok", "news.csv", "news.csv: unknown column 'v'"),
-        ("table.csv --clean-column ok", "test.npz", "test.npz: a test set is a folder of images, or a table .csv"),
-        ("table.csv --clean-column ok", "nowhere", "nowhere: there is no such file"),
+        ("table.csv --clean-column ok", "test.npz", "test.npz: a test set is a folder of images, or a table (.csv"),
+        ("table.csv --clean-column ok", "nowhere", "nowhere: no such file"),
     ):
         assert says in input_error(["train", *data.split(), "--test", test, "--out", "run"], capsys)
 
@@ -335,9 +356,9 @@ def test_test_set_of_other_kind(capsys: Capture, work_dir: Path) -> None:
 def test_missing_clean_file(capsys: Capture, work_dir: Path) -> None:
     write_photos(work_dir / "photos")
     output = input_error(["train", "photos", "--clean", "cheked/"], capsys)
-    assert "cheked does not exist: a clean set is a number, a folder, or a table .csv" in output
+    assert "cheked does not exist: a clean set is a number, a folder, or a table (.csv" in output
     (work_dir / "list.txt").write_text("1\n")
-    assert "list.txt: a clean set is a number, a folder" in input_error(
+    assert "list.txt is not supported: a clean set is a number, a folder" in input_error(
         ["train", "photos", "--clean", "list.txt"], capsys
     )
 
@@ -362,7 +383,7 @@ def test_compare_prints_description(capsys: Capture) -> None:
     assert "t.csv: 1 feature, label in 'label'; left out: name\n" in output.err
     assert "60 samples of 2 classes, 24 clean to learn from and 6 to select on; mlp on cpu; about " in output.err
     again = run_cli(["compare", file, "--clean-column", "ok", *QUICK.split(), *several, "--resume"], capsys)
-    assert "1 feature" not in again.err  # nothing is left to run
+    assert "1 feature" not in again.err  # no run is left
 
 
 def test_label_studio_tasks_have_text(capsys: Capture) -> None:
@@ -407,12 +428,12 @@ def test_named_column_is_not_detected_as_something_else(capsys: Capture) -> None
 
 
 def test_error_follows_detected_columns(capsys: Capture, work_dir: Path) -> None:
-    """A column `class` that holds something else is taken for the label; whoever named the columns is told no news."""
+    """A column `class` is detected as label although it is not; notes are printed only for detected columns."""
     table = [[f"{value}", f"seat {k}", label, checked] for k, (value, label, checked, _) in enumerate(rows())]
     write_csv(work_dir / "t.csv", ["size", "class", "outcome", "ok"], table)
     output = input_error(["train", "t.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert "are no classes; name the column of the classes with --label" in output
-    assert output.endswith("(columns as guessed: 2 features, label in 'class')")
+    assert "are too many for classes; name the column of labels with --label" in output
+    assert output.endswith("(columns as detected: 2 features, label in 'class')")
     named = ["--label", "class", "--features", "size"]
     assert "guessed" not in input_error(["train", "t.csv", "--clean-column", "ok", *named, "--out", "run"], capsys)
 
@@ -435,7 +456,7 @@ def test_rows_with_same_id_keep_their_cells_when_one_is_skipped(capsys: Capture)
 
 
 def test_rows_with_same_image_when_another_is_broken(capsys: Capture, work_dir: Path) -> None:
-    """Two people have labeled each picture; one picture is broken, so that numbers and places part."""
+    """Each image has two rows; one image is broken, so that row numbers and positions differ."""
     true_label = write_photos(work_dir / "pics")[5:85]
     (work_dir / "pics" / true_label[3][0]).write_bytes(b"no picture")
     made = [[f"pics/{name}", label, int(k % 4 == 0)] for k, (name, label) in enumerate(true_label)]
@@ -455,7 +476,10 @@ def test_file_name_not_utf8(capsys: Capture, work_dir: Path) -> None:
     except (OSError, UnicodeError):
         pytest.skip("the file system takes no such name")
     output = input_error(["train", "photos", "--clean", "checked.csv", *QUICK.split(), "--out", "run"], capsys)
-    assert r"photos: the name 'rare/caf\udce9.png' is not UTF-8, and no table can hold it; rename the file" in output
+    assert (
+        r"photos: the file name 'rare/caf\udce9.png' is not UTF-8 and cannot be written to a table; rename the file"
+        in output
+    )
     assert not Path("run").exists()
 
 
@@ -471,11 +495,13 @@ def test_label_studio_root_must_exist(capsys: Capture, work_dir: Path, monkeypat
     assert "ROOT" not in output.err
     assert "tasks contain sample ids only. The image folder photos does not exist" in output.err
     assert len(json.loads(output.out)) == 3
-    assert run_cli([*tasks[:-1], "fiftyone"], capsys).err == ""  # which knows images by their path within that folder
+    assert (
+        run_cli([*tasks[:-1], "fiftyone"], capsys).err == ""
+    )  # FiftyOne identifies images by their path in that folder
 
 
 def test_clean_row_numbers_count_all_table_rows(capsys: Capture, work_dir: Path) -> None:
-    """Also those that are trusted, and not trained on, and those that are left out."""
+    """Row numbers include clean rows and skipped rows."""
     cells = [[f"{k % 2 * 4 + k / 60:.2f}" if k != 33 else "12.x", "ab"[k % 2], int(k % 6 < 2)] for k in range(60)]
     write_csv(work_dir / "table.csv", ["v", "label", "ok"], cells)
     asked = "train table.csv --features v --clean-column ok --true-label label --on-error skip"

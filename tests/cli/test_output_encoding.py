@@ -1,4 +1,4 @@
-"""Where output goes: streams that do not know every character, and tables without a row."""
+"""Output encoding: terminals that lack characters, and tables without rows."""
 
 import io
 import shlex
@@ -21,7 +21,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use_ascii_stdout(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """Make standard output what it is where the terminal knows no more than ASCII."""
+    """Replace standard output by an ASCII stream."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
     return written
@@ -57,7 +57,7 @@ def test_header_without_predictions(work_dir: Path, capsys: Capture) -> None:
     (work_dir / "new" / "broken.png").write_bytes(b"no picture")
     result = run_cli(["predict", "run", "new", "--on-error", "skip", "-o", "out.csv"], capsys)
     assert result.code == 0
-    assert "1 samples left out" in result.err
+    assert "1 sample skipped" in result.err
     lines = (work_dir / "out.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("id,label,confidence,p_")
@@ -83,7 +83,7 @@ def test_failed_review_export_keeps_existing_file(
 ) -> None:
     write_photos(work_dir / "photos", count=12)
     words = ["review", "photos", "--export", "labels", "-o"]
-    assert "there is no folder nowhere" in run_cli([*words, "nowhere/out.csv"], capsys).err
+    assert "the folder nowhere does not exist" in run_cli([*words, "nowhere/out.csv"], capsys).err
     (work_dir / "out.csv").write_text("before")
 
     def full(_self: Path, _target: Path) -> Path:
@@ -109,4 +109,4 @@ def test_stopped_review_prints_resume_command(work_dir: Path, capsys: Capture, m
     words = ["review", "my table.csv", "--label", "label", "--db", "my verdicts.sqlite", "--port", "8123"]
     result = run_cli(words, capsys)
     assert result.code == 0
-    assert shlex.split(result.err.partition("go on with: ")[2]) == ["metalabelnet", *words]
+    assert shlex.split(result.err.partition("resume with: ")[2]) == ["metalabelnet", *words]

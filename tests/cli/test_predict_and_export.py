@@ -1,4 +1,4 @@
-"""What a run folder holds for others: predictions with one's own network, ONNX files, and model files that are none."""
+"""Predict and export: user networks, ONNX files, invalid model files."""
 
 import json
 import pickle
@@ -67,7 +67,7 @@ def test_timm_network_on_image_folder(work_dir: Path, capsys: Capture) -> None:
     output = run_ok(
         f"train photos --clean checked.csv --net timm:test_resnet --image-size 32 {QUICK} --epochs 2 --out run", capsys
     )
-    assert "images become 32×32, color\n" in output
+    assert "images are resized to 32×32, color\n" in output
     assert "timm:test_resnet on cpu" in output
     run_ok("predict run photos -o out.csv", capsys)
     table = {row["id"]: row for row in read_csv(work_dir / "run/labels.csv")}
@@ -82,7 +82,7 @@ def test_timm_network_on_image_folder(work_dir: Path, capsys: Capture) -> None:
 def export_and_compare(
     work_dir: Path, x: np.ndarray, capsys: Capture, more: str = ""
 ) -> tuple[dict[str, str], np.ndarray]:
-    """Export the run; give the file's metadata and what onnxruntime makes of x."""
+    """Export the run; return the metadata of the file and the output of onnxruntime for x."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     output = run_ok(f"export run --onnx model.onnx{more}", capsys)
@@ -170,7 +170,7 @@ def test_invalid_model_file(work_dir: Path, capsys: Capture) -> None:
     ):
         file.write_bytes(content)
         output = input_error("predict run table.csv", capsys)
-        assert "run/model.safetensors is not a model of this program" in output
+        assert "run/model.safetensors is not a metalabelnet model" in output
         assert not trace.exists()
     file.write_bytes(good)
     run_ok("predict run table.csv -o out.csv", capsys)
@@ -192,9 +192,12 @@ def test_pretrained_pickle_is_not_executed(work_dir: Path, capsys: Capture, torc
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("[]", "unknown kind of input '[]'"),
-        ('{"kind": "tabel"}', "unknown kind of input"),
-        ('{"kind": "table", "columns": [{"name": "a", "mean": 0, "deviation": 0, "gaps": false}]}', "is damaged"),
+        ("[]", "unknown kind of encoder '[]'"),
+        ('{"kind": "tabel"}', "unknown kind of encoder"),
+        (
+            '{"kind": "table", "columns": [{"name": "a", "mean": 0, "deviation": 0, "missing_indicator": false}]}',
+            "is damaged",
+        ),
         ('{"kind": "table"}', "is damaged, or was written by another version"),
         ('{"kind": "text", "column": "a", "terms": ["x"], "idf": [], "width": 1}', "is damaged"),
         ('{"kind": "image", "shape": [3, 8, 8], "column": null}', "gives samples of shape (3, 8, 8), the model takes"),

@@ -1,4 +1,4 @@
-"""`metalabelnet reproduce` from the command line: what it lists, what it refuses, stopped, killed, without extras."""
+"""`metalabelnet reproduce`: lists, wrong input, interruption, time budget."""
 
 import re
 import shlex
@@ -97,7 +97,7 @@ def test_tables_only_trains_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert output.code == 0
     assert not (tmp_path / "out").exists()
     names = {file.name for file in (tmp_path / "figures").iterdir()}
-    assert names == {f"{name}.{kind}" for name in RUNNABLE for kind in ("md", "tex")}  # nothing to draw
+    assert names == {f"{name}.{kind}" for name in RUNNABLE for kind in ("md", "tex")}  # no figures without results
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
 
 
 def lines_without_times(folder: Path) -> list[str]:
-    """The lines without the time they took."""
+    """Return the result lines without times."""
     lines = []
     for line in Results(folder / "results").lines:
         del line["summary"]["seconds"], line["commit"]
@@ -118,7 +118,7 @@ def lines_without_times(folder: Path) -> list[str]:
 
 def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_path: Path, capsys: Capture) -> None:
     assert run_cli(arguments(tmp_path / "whole"), capsys).code == 0
-    parts = tmp_path / "the parts"  # the shell must be told about the space
+    parts = tmp_path / "the parts"  # the resume command must quote the space
     runs = parts / "out"
 
     def epochs() -> int:
@@ -134,8 +134,8 @@ def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_pat
     asked.send(signal.SIGTERM)
     assert asked.wait() == 130
     line = asked.err.read_text().splitlines()[-1]
-    assert line.startswith("metalabelnet: stopped, nothing lost; go on with: metalabelnet reproduce ")
-    again = shlex.split(line.partition("go on with: metalabelnet ")[2])
+    assert line.startswith("metalabelnet: stopped; progress saved; resume with: metalabelnet reproduce ")
+    again = shlex.split(line.partition("resume with: metalabelnet ")[2])
     assert "--resume" not in again
     assert len(Results(parts / "results").lines) < 6
     assert run_cli(again, capsys).code == 0

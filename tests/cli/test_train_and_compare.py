@@ -1,4 +1,4 @@
-"""What comes out: train's summary, compare's table and picture, label tables."""
+"""Results: summary of train, table and plot of compare, label tables."""
 
 import csv
 import dataclasses
@@ -40,39 +40,43 @@ def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> N
     assert output.code == 0
     lines = output.err.splitlines()
     assert lines[0].startswith(
-        "metalabelnet on small.npz: 62 samples of 3 classes (14 unlabeled), 45.8 % of the labels"
+        "metalabelnet on small.npz: 62 training samples of 3 classes (14 unlabeled), 45.8 % wrong labels; "
     )
-    assert "14 clean to learn from and 4 to select on, 30 to test; mlp on cpu" in lines[0]
+    assert "18 clean samples (4 for validation); 30 test samples; mlp on cpu" in lines[0]
     assert len(lines) == 6
     for epoch, line in enumerate(lines[1:], 1):
-        assert re.fullmatch(rf"metalabelnet: epoch {epoch}/5: loss [\d.]+, clean [\d.]+ %, test [\d.]+ %", line)
+        assert re.fullmatch(
+            rf"metalabelnet: epoch {epoch}/5: loss [\d.]+, clean accuracy [\d.]+ %, test accuracy [\d.]+ %", line
+        )
     summary = RunFolder(work_dir / "run").summary()
     assert (summary["clean_accuracy"], summary["samples"]["validation"]) == (50.0, 4)
-    right = "with 50.00 % of 4 clean samples right, which stands for 15 to 85 % (95 %)"
-    assert f"epoch {summary['selected_epoch'] + 1} of 5, {right}" in output.out
+    assert re.search(rf"^selected epoch +{summary['selected_epoch'] + 1} of 5$", output.out, re.MULTILINE)
+    assert "50.00 % (95 % CI 15–85 %) on the 4 clean samples that selected the epoch" in output.out
     test, last = summary["test_accuracy"], summary["test_accuracy_last"]
-    assert f"{test:.2f} %; at the last epoch {last:.2f} %" in output.out
+    assert f"{test:.2f} %; last epoch {last:.2f} %" in output.out
     with (work_dir / "run" / "labels.csv").open(encoding="utf-8") as file:
         suspects = sum(row["suspect"] == "1" for row in csv.DictReader(file))
     assert summary["suspects"] == suspects
-    assert f"{suspects} of 48 given labels; suspicion has AUROC" in output.out
+    assert f"{suspects} of 48 given labels; detection AUROC" in output.out
     assert output.out.splitlines()[-1].split() == ["run", "folder", "run"]
 
 
 @pytest.mark.parametrize(("memory", "expects_warning"), [(1.0, True), (0.5, False)])
 def test_memorization_warning(memory: float, expects_warning: bool) -> None:
-    """A table that says what was given, or the truth in half of the rows; one in four checked labels was wrong."""
+    """The table equals the given labels, or is correct in half of the rows. A quarter of the given labels is wrong."""
     true = torch.arange(200) % 4
     given = torch.where(torch.arange(200) % 4 == 1, (true + 1) % 4, true)
     rows = make_rows(torch.zeros(200, 1), given, true=true, classes=tuple("abcd"), what="rows")
-    output = torch.where(torch.arange(200) < 200 * memory, given, true)
-    table = LabelTable(rows=rows, probabilities=torch.eye(4)[output] * 0.9 + 0.025)
+    corrected = torch.where(torch.arange(200) < 200 * memory, given, true)
+    table = LabelTable(rows=rows, probabilities=torch.eye(4)[corrected] * 0.9 + 0.025)
     clean, select = rows.take(torch.arange(40)), rows.take(torch.arange(40, 48))
     problem = Problem(train=rows, clean=clean, validation=select, test=rows.take(torch.arange(0)), noise_rate=0.25)
     found = memorization_warning(problem, table)
     assert bool(found) == expects_warning
     if expects_warning:
-        assert found.startswith("0 of 200 labels differ from the given ones, but 12 of 48 clean samples were given")
+        assert found.startswith(
+            "0 of 200 corrected labels differ from the given ones, but 12 of 48 clean samples have a wrong"
+        )
     unknown = dataclasses.replace(
         problem, clean=clean.with_given_labels(-torch.ones(40).long()), validation=select.take(torch.arange(0))
     )
@@ -80,7 +84,8 @@ def test_memorization_warning(memory: float, expects_warning: bool) -> None:
 
 
 def test_options_reach_the_run(capsys: Capture, work_dir: Path) -> None:
-    more = "--set beta=0.5 --set differentiation=double-backward --seed 3 --lr-milestones 1,2 --protocol paper --dtype float64"
+    more = "--set beta=0.5 --set differentiation=double-backward --seed 3 --lr-milestones 1,2 --protocol paper"
+    more += " --dtype float64"
     assert run_cli(["train", "small.npz", *TINY.split(), *more.split(), "--out", "run"], capsys).code == 0
     run = RunFolder(work_dir / "run").run()
     settings = run.method_settings()
@@ -90,7 +95,7 @@ def test_options_reach_the_run(capsys: Capture, work_dir: Path) -> None:
 
 
 def is_complete_png(content: bytes) -> bool:
-    """Follow the chunks of a PNG file and check each sum."""
+    """Check the checksum of every chunk of a PNG file."""
     if content[:8] != b"\x89PNG\r\n\x1a\n":
         return False
     at, names = 8, []
@@ -111,7 +116,7 @@ def test_compare_writes_table_plot_and_run_folders(capsys: Capture, work_dir: Pa
     output = run_cli(arguments, capsys)
     assert output.code == 0
     lines = output.out.splitlines()
-    assert lines[0].endswith("18 clean samples: per cent, mean over 2 seeds ± standard deviation")
+    assert lines[0].endswith("18 clean samples; in %, mean ± standard deviation over 2 seeds")
     assert [line.split()[0] for line in lines[3:7]] == list(BASIC_METHODS)
     for name, line in zip(BASIC_METHODS, lines[3:7], strict=True):
         both = [RunFolder(work_dir / "o" / f"{name}-seed{seed}").summary()["test_accuracy"] for seed in (0, 1)]
@@ -127,7 +132,7 @@ def test_compare_writes_table_plot_and_run_folders(capsys: Capture, work_dir: Pa
     assert {f: folder_contents(f) for f in before} == before
     input_error = run_cli(arguments, capsys)
     assert input_error.code == 2
-    assert "holds a run already" in input_error.err
+    assert "already holds a run" in input_error.err
     assert {f: folder_contents(f) for f in before} == before
 
 
@@ -192,14 +197,14 @@ def test_plot_without_test_set_shows_clean_accuracy(
     monkeypatch.setattr(axes, "plot", lambda a, x, y, **how: seen.update(y=y.tolist()) or plot(a, x, y, **how))
     monkeypatch.setattr(axes, "set", lambda a, **how: seen.update(how) or put(a, **how))
     for test, label in (
-        ([None, None], "accuracy on held-out clean samples (%)"),
+        ([None, None], "accuracy on validation samples (%)"),
         ([7, 8], "accuracy on test samples (%)"),
     ):
         history = [{"test_accuracy": test[k], "clean_accuracy": 50.0 + k} for k in range(2)]
         draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", clean=None), history)])
         assert seen["ylabel"] == label
         assert seen["y"] == ([50, 51] if test[0] is None else test)
-        assert str(seen["title"]).endswith(", all clean")
+        assert str(seen["title"]).endswith(", all clean samples")
 
 
 def test_compare_without_matplotlib(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +212,7 @@ def test_compare_without_matplotlib(capsys: Capture, work_dir: Path, monkeypatch
     arguments = f"compare small.npz --methods cross-entropy --seeds 1 --jobs 1 {TINY} --out o"
     output = run_cli(arguments.split(), capsys)
     assert output.code == 0
-    assert (
-        "no picture: a picture of the learning curves needs matplotlib: pip install 'metalabelnet[plot]'" in output.err
-    )
+    assert "no plot: a plot of the learning curves needs matplotlib: pip install 'metalabelnet[plot]'" in output.err
     assert not (work_dir / "o" / "curves.png").exists()
 
 
@@ -276,7 +279,7 @@ def test_labels_for_new_data(run: Path, capsys: Capture, work_dir: Path) -> None
     assert [row["label"] for row in labeled] == [row["label"] for row in bare]
     assert [row["given"] for row in labeled] == [CLASSES[c] for c in y]
     assert {row["given"] for row in bare} == {""}
-    assert {row["true"] for row in (*labeled, *bare)} == {""}  # nobody has said that the given ones are right
+    assert {row["true"] for row in (*labeled, *bare)} == {""}  # true labels are unknown
     write_npz(work_dir / "known.npz", x_train=x, y_train=y, true_train=(y + 1) % 3, x_test=None, y_test=None)
     known = read(run_cli(["labels", "run", "--data", "known.npz"], capsys).out)
     assert [row["true"] for row in known] == [CLASSES[(c + 1) % 3] for c in y]
@@ -286,7 +289,7 @@ def test_labels_for_new_data(run: Path, capsys: Capture, work_dir: Path) -> None
     ("changes", "says"),
     [
         ({"x_train": np.zeros((5, 7)), "y_train": np.zeros(5, int)}, "samples of shape (7,) do not fit run"),
-        ({"classes": np.array(["x", "y", "z"])}, "has the classes x, y, z, but run knows a, "),
+        ({"classes": np.array(["x", "y", "z"])}, "has the classes x, y, z, but run has a, "),
         ({"y_train": np.full(80, 3), "classes": None}, "labels are 0 to 2"),
     ],
 )
@@ -316,5 +319,5 @@ def test_labels_output_cannot_be_written(run: Path, capsys: Capture, work_dir: P
     output = run_cli(["labels", "run", "-o", place], capsys)
     assert (output.code, output.err) == (
         2,
-        f"metalabelnet: {place} cannot be written: there is no folder no/such/folder\n",
+        f"metalabelnet: {place} cannot be written: the folder no/such/folder does not exist; create it first\n",
     )

@@ -1,4 +1,4 @@
-"""A person's own data, from files to predictions, by the command line."""
+"""User data from files to predictions: image folders, tables, texts."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(arguments: str, capsys: Capture, *more: str) -> str:
-    """Train what must work; give what was said."""
+    """Train, which must succeed; return standard error."""
     output = run_cli(["train", *QUICK.split(), *arguments.split(), *more, "--out", "run"], capsys)
     assert output.code == 0, output.err
     return output.err
@@ -41,7 +41,7 @@ def predict(source: str, capsys: Capture, *more: str) -> list[dict[str, str]]:
 
 
 def assert_equal_to_label_table(predicted: list[dict[str, str]]) -> int:
-    """What is predicted for a training sample is what the label table of the run says of it; gives their number."""
+    """Check that predictions for training samples equal the label table; return their number."""
     table = {row["id"]: row for row in read_csv(Path("run/labels.csv"))}
     known = [row for row in predicted if row["id"] in table]
     for row in known:
@@ -65,8 +65,8 @@ def test_image_folder(capsys: Capture, work_dir: Path) -> None:
     true_label = write_photos(work_dir / "meine photos")
     write_csv(work_dir / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[90]])
     output = train("--clean checked.csv", capsys, "meine photos")
-    assert "images become 8×8, color (--image-size to change)" in output
-    assert "31 clean samples, 31 of them taken out of training" in output
+    assert "images are resized to 8×8, color (--image-size to change)" in output
+    assert "31 clean samples, 31 of them removed from the training rows" in output
     assert "metalabelnet on meine photos/: 62 samples of 4 classes (5 unlabeled)" in output
     assert "small-cnn on cpu; about " in output
     assert "'rare' has 2 labels" in output
@@ -113,7 +113,7 @@ def test_table_of_image_paths(capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "list.tsv", ["path", "class", "ok"], rows, "\t")
     output = train("list.tsv --clean-column ok", capsys)
     assert "list.tsv: image in 'path', label in 'class'" in output
-    assert "30 clean samples, 30 of them taken out of training" in output
+    assert "30 clean samples, 30 of them removed from the training rows" in output
     assert assert_equal_to_label_table(predict("list.tsv", capsys)) == 60
 
 
@@ -135,8 +135,8 @@ def test_table_of_features(kind: str, capsys: Capture, work_dir: Path) -> None:
     assert assert_equal_to_label_table(predict(f"table.{kind}", capsys)) == 82
     about = json.loads((work_dir / "run" / "encoder.json").read_text())
     width, noise, color = about["columns"]
-    assert width["gaps"]
-    assert not noise["gaps"]
+    assert width["missing_indicator"]
+    assert not noise["missing_indicator"]
     assert color["values"] == ["blue", "red"]
     trained = [row for row in rows if not row[5]]
     values = [float(row[1]) for row in trained if row[1]]
@@ -150,7 +150,7 @@ def test_predict_missing_values_and_new_categories(capsys: Capture, work_dir: Pa
     write_csv(
         work_dir / "new.csv", ["color", "noise", "width"], [["green", "0", "14"], ["", "", ""], ["red", "1", "x"]]
     )
-    assert "sample 2 has 'x' in the column 'width' of numbers" in input_error(["predict", "run", "new.csv"], capsys)
+    assert "sample 2 has 'x' in the numeric column 'width'" in input_error(["predict", "run", "new.csv"], capsys)
     nowhere = input_error(["predict", "run", "new.csv", "-o", "no/where.csv"], capsys)
     assert "no/where.csv cannot be written: there is no folder no" in nowhere
     rows = predict("new.csv", capsys, "--on-error", "skip")
@@ -164,7 +164,7 @@ def test_predict_streams_table(capsys: Capture, work_dir: Path, monkeypatch: pyt
     train("table.csv --clean-column checked", capsys)
     write_csv(work_dir / "new.csv", ["width", "noise", "color"], [["10", "0", "red"], ["14", "0", "blue"]])
     known = list(table_file.iterate_rows(work_dir / "new.csv", ["width", "noise", "color"]))
-    monkeypatch.setattr(table_file, "rows", lambda _path, _columns: itertools.cycle(known))
+    monkeypatch.setattr(table_file, "iterate_rows", lambda _path, _columns: itertools.cycle(known))
     predicted = Predictor(work_dir / "run").predict([Path("new.csv")], PredictOptions())
     assert [row[0] for row in itertools.islice(predicted, 5000)] == [str(k) for k in range(5000)]
 
@@ -181,7 +181,7 @@ def test_texts(capsys: Capture, work_dir: Path) -> None:
 
 
 def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for the package: only how it is called is tested here."""
+    """The package is replaced by a stub; only the calls are tested."""
     package = work_dir / "stand_in" / "sentence_transformers"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
@@ -239,7 +239,7 @@ def test_duplicates_of_clean_samples_are_reported(capsys: Capture, work_dir: Pat
     shutil.copy(work_dir / "photos" / true_label[11][0], work_dir / "photos" / "_unlabeled" / "and again.png")
     write_csv(work_dir / "checked.csv", ["id", "label"], true_label[10:40])
     output = train("photos --clean checked.csv", capsys)
-    assert "2 training samples are identical to clean ones and are taken out" in output
+    assert "2 training samples are identical to clean ones and are left out" in output
     assert "_unlabeled/and again.png, birne/again.png" in output
     assert not {"birne/again.png", "_unlabeled/and again.png"} & {
         r["id"] for r in read_csv(work_dir / "run/labels.csv")
@@ -261,7 +261,7 @@ def test_duplicates_in_test_set_are_reported(capsys: Capture, work_dir: Path) ->
     assert "4 of 5 test samples are identical to training or clean ones and stay: " in output
     assert "/10.png" in output
     assert "new.png" not in output
-    assert "; they flatter the test accuracy" in output
+    assert "; they inflate the test accuracy" in output
     assert RunFolder(work_dir / "run").summary()["samples"]["test"] == 5
 
 
@@ -270,7 +270,7 @@ def test_equal_rows_in_test_table_are_reported(capsys: Capture, work_dir: Path) 
     write_csv(work_dir / "table.csv", ["n", "label", "ok"], [[*row, k < 8] for k, row in enumerate(rows)])
     write_csv(work_dir / "test.csv", ["n", "label"], [["5", "b"], ["77", "a"], ["78", "b"]])
     output = train("table.csv --clean-column ok --test test.csv", capsys)
-    assert "1 of 3 test samples are identical to training or clean ones and stay: 0; where these are copies, " in output
+    assert "1 of 3 test samples are identical to training or clean ones and stay: 0; if these are copies, " in output
 
 
 def test_duplicates_in_npz_test_set(capsys: Capture, work_dir: Path) -> None:
@@ -278,7 +278,7 @@ def test_duplicates_in_npz_test_set(capsys: Capture, work_dir: Path) -> None:
     x_test[7], x_test[9] = x[3], x[4]
     write_npz(work_dir / "mine.npz", x_test=x_test, y_test=y_test)
     output = train("mine.npz --clean 18", capsys)
-    assert "2 of 30 test samples are identical to training or clean ones and stay: 7, 9; where these" in output
+    assert "2 of 30 test samples are identical to training or clean ones and stay: 7, 9; if these" in output
     shutil.rmtree("run")
     write_npz(work_dir / "mine.npz")
     assert "identical" not in train("mine.npz --clean 18", capsys)
@@ -306,7 +306,7 @@ def test_only_duplicates_of_clean_texts(capsys: Capture, work_dir: Path) -> None
     rows = [[("a goal of the team", "the price of money")[k % 2], "sb"[k % 2], k < 8] for k in range(40)]
     write_csv(work_dir / "news.csv", ["text", "label", "ok"], rows)
     output = input_error(["train", "news.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert "every training sample is identical to a clean one, which leaves none to train on" in output
+    assert "every training sample is identical to a clean one, which leaves no training rows" in output
 
 
 def test_equal_table_rows_stay(capsys: Capture, work_dir: Path) -> None:
@@ -333,9 +333,9 @@ def test_invalid_clean_file(capsys: Capture, work_dir: Path) -> None:
     output = clean_set_error(work_dir, [*true_label[10:40], ["rare/1.png", ""]], capsys)
     assert "rare/1.png has no label" in output
     output = clean_set_error(work_dir, [true_label[10], [true_label[10][0], "rare"]], capsys)
-    assert "is there twice, as" in output
+    assert "occurs twice, as" in output
     output = input_error(["train", "photos", "--out", "run"], capsys)
-    assert "there is no clean set; name a file of checked labels with --clean FILE; the page of metalabelnet" in output
+    assert "there is no clean set; give a file of clean labels with --clean FILE; `metalabelnet review" in output
     assert not (work_dir / "run").exists()
 
 
@@ -349,13 +349,21 @@ def test_wrong_column_suggests_closest_name(capsys: Capture, work_dir: Path) -> 
         "--clean-column checked --features width,colour": "unknown column 'colour': did you mean 'color'?",
         "--clean-column color": "row 0 has 'red' in the column 'color'; give 1 or 0",
         "--clean-column checked --image width --text color": "give one of --image, --text, --features",
-        "--clean-column checked --label noise": "30 different labels in 30 rows are no classes",
-        "--clean-column checked --features id": "column 'id' has 205 different texts in 205 rows, too many for a category",
-        "--clean-column checked --features ,": "--features ',' names no column; give some, separated by commas",
-        "--clean-column checked --features width,color --label color": "the column 'color' is that of --label and no part",
-        "--clean-column checked --features width,label": "which column is the label? name one of id, width, noise, color",
-        "--clean-column checked --features width,checked": "the column 'checked' is that of --clean-column and no part",
-        "--clean-column checked --text color --label color": "the column 'color' is that of --label and no part",
+        "--clean-column checked --label noise": "30 different labels in 30 rows are too many for classes",
+        "--clean-column checked --features id": (
+            "column 'id' has 205 different texts in 205 rows, too many for a category"
+        ),
+        "--clean-column checked --features ,": "--features ',' names no column; give names separated by commas",
+        "--clean-column checked --features width,color --label color": (
+            "the column 'color' is that of --label and cannot be part"
+        ),
+        "--clean-column checked --features width,label": (
+            "cannot tell which column is the label; choose from id, width, noise, color"
+        ),
+        "--clean-column checked --features width,checked": (
+            "the column 'checked' is that of --clean-column and cannot be part"
+        ),
+        "--clean-column checked --text color --label color": "the column 'color' is that of --label and cannot be part",
         "--clean-column checked --memory-limit -1": "memory-limit -1.0 is not a number of GiB",
         "--clean-column checked --image-size 2": "image-size 2 is not from 4 to 1024",
         "--clean-column checked --on-error stpo": "unknown way to treat errors 'stpo': did you mean 'stop'?",
@@ -366,9 +374,9 @@ def test_wrong_column_suggests_closest_name(capsys: Capture, work_dir: Path) -> 
         assert says in input_error(["train", "table.csv", *arguments.split(), "--out", "run"], capsys)
     assert "--label is for a folder of images or a table" in input_error(["train", "digits", "--label", "y"], capsys)
     write_csv(work_dir / "none.csv", ["a", "b"], [["1", "2"]])
-    assert "which column is the label? name one of a, b" in input_error(["train", "none.csv"], capsys)
+    assert "cannot tell which column is the label; choose from a, b" in input_error(["train", "none.csv"], capsys)
     (work_dir / "head.csv").write_text("a,label\n")
-    assert "head.csv: has no rows below its first line" in input_error(["train", "head.csv"], capsys)
+    assert "head.csv: there are no rows below the first line" in input_error(["train", "head.csv"], capsys)
     (work_dir / "ragged.csv").write_text("a,label\n1,x\n1,2,3\n")
     output = input_error(["train", "ragged.csv", "--true-label", "label"], capsys)
     assert "row 3 has 3 cells, but the first line names 2" in output
@@ -393,7 +401,7 @@ def test_compare_without_test_set_uses_clean_accuracy(capsys: Capture, work_dir:
     assert title == "table.csv, noise none, all clean samples: per cent, mean over 1 seed"
     assert columns.split() == ["method", "clean", "accuracy", "seconds"]
     assert [row.split()[0] for row in rows[:2]] == ["cross-entropy", "metalabelnet"]
-    assert "goes to another command: metalabelnet predict" in input_error(
+    assert "is a folder or a table: use metalabelnet predict" in input_error(
         ["labels", "out/metalabelnet-seed0", "--data", "table.csv"], capsys
     )
 
@@ -431,7 +439,7 @@ def test_clean_table_with_unlabeled_rows(capsys: Capture, work_dir: Path) -> Non
         asked, capsys
     )
     write_csv(work_dir / "clean.csv", ["id", "label"], [[marked[0], ""], [marked[0], marked[4]]])
-    assert f"{marked[0]} is there twice, as '' and as {marked[4]!r}" in input_error(asked, capsys)
+    assert f"{marked[0]} occurs twice, as '' and as {marked[4]!r}" in input_error(asked, capsys)
     write_csv(work_dir / "clean.csv", ["id", "label"], [[marked[0], ""]])
     output = train("table.csv --clean-column checked --clean clean.csv", capsys)
     assert f"{sum(row[5] == 'yes' for row in rows) - 1} clean samples" in output
@@ -451,11 +459,13 @@ def test_run_folder_inside_data_folder(
     more = f"--clean {work_dir}/checked.csv --epochs 1 --device cpu --snapshots 0".split()
     more += [] if command == "train" else ["--methods", "fine-tune", "--seeds", "1", "--jobs", "1"]
     output = input_error([command, ".", *more], capsys)
-    assert f"runs/{'compare-' if command == 'compare' else ''}photos-" in output  # the folder's own name
-    assert "lies within ./, whose folders are classes: choose one outside with --out" in output
+    assert (
+        f"runs/{'compare-' if command == 'compare' else ''}photos-" in output
+    )  # `.` is replaced by the name of the folder
+    assert "is inside ., whose subfolders are classes: choose a folder outside with --out" in output
     assert not (work_dir / "photos" / "runs").exists()
     monkeypatch.chdir(work_dir / "photos" / "rare")
-    assert "lies within ../, whose folders are classes" in input_error([command, "..", *more], capsys)
+    assert "is inside .., whose subfolders are classes" in input_error([command, "..", *more], capsys)
     assert run_cli([command, "..", *more, "--out", "../../run"], capsys).code == 0
 
 
@@ -463,7 +473,7 @@ def test_run_folder_inside_data_folder(
 def test_empty_folder(command: str, capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (work_dir / "empty").mkdir()
     monkeypatch.chdir(work_dir / "empty")
-    assert ".: has no images" in input_error([command, "."], capsys)
+    assert ".: no images" in input_error([command, "."], capsys)
     assert not list((work_dir / "empty").iterdir())
 
 
@@ -473,4 +483,4 @@ def test_run_folder_inside_clean_or_test_folder(capsys: Capture, work_dir: Path)
     shutil.copytree(work_dir / "photos", work_dir / "others")
     for more in ("--clean others", "--clean checked.csv --test others"):
         output = input_error(["train", "photos", *more.split(), "--out", "others/run"], capsys)
-        assert "others/run lies within others, whose folders are classes" in output
+        assert "others/run is inside others, whose subfolders are classes" in output

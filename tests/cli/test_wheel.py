@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel in a fresh environment, away from the checkout."""
+"""The wheel, installed in a new environment outside the checkout."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Where only torch, numpy, safetensors and what they need are installed, training works and says what is missing."""
+"""With torch, numpy and safetensors alone, training works, and errors name the missing extra."""
 
 import importlib.metadata
 import os
@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def closure(names: tuple[str, ...]) -> set[str]:
-    """These distributions and all they require here, extras left out."""
+    """Return these distributions and their installed requirements, without extras."""
     requirements = pytest.importorskip("packaging.requirements")
     found: set[str] = set()
     left = list(names)
@@ -45,7 +45,7 @@ def closure(names: tuple[str, ...]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with nothing more than is needed."""
+    """Return the interpreter of an environment with the required packages alone."""
     home = tmp_path_factory.mktemp("bare") / "venv"
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
@@ -74,7 +74,7 @@ def test_training_needs_no_extra(python: Path, tmp_path: Path) -> None:
     assert output.returncode == 0, output.stderr
     lines = output.stderr.splitlines()
     assert len(lines) == 6
-    assert lines[0].startswith("metalabelnet on tiny.npz: 62 samples of 3 classes")
+    assert lines[0].startswith("metalabelnet on tiny.npz: 62 training samples of 3 classes")
     assert all(re.match(rf"metalabelnet: epoch {k}/5: loss ", line) for k, line in enumerate(lines[1:], 1))
     assert RunFolder(tmp_path / "run").finished
 
@@ -86,7 +86,7 @@ for name in sys.argv[1].split(","):
         importlib.import_module(name)
     except ImportError:
         continue
-    sys.exit(f"{name} is here, and this is no bare environment")
+    sys.exit(f"{name} is installed: the environment has extras")
 from metalabelnet.cli import main
 tiny = sys.argv[2].split()
 print(main(["compare", "tiny.npz", *tiny, "--methods", "cross-entropy,metalabelnet", "--jobs", "1", "--out", "o"]))
@@ -137,9 +137,7 @@ def test_compare_without_matplotlib_and_digits_without_sklearn(python: Path, tmp
     of_compare, of_digits = output.stderr.split("##\n")
     lines = output.stdout.splitlines()
     assert [line.split()[0] for line in lines[3:5]] == ["cross-entropy", "metalabelnet"]
-    assert (
-        "no picture: a picture of the learning curves needs matplotlib: pip install 'metalabelnet[plot]'" in of_compare
-    )
+    assert "no plot: a plot of the learning curves needs matplotlib: pip install 'metalabelnet[plot]'" in of_compare
     assert lines[-2:] == ["0", "2"]
     assert of_digits == "metalabelnet: the data set digits needs scikit-learn: pip install 'metalabelnet[digits]'\n"
     assert sorted(f.name for f in tmp_path.iterdir()) == ["o", "tiny.npz"]
@@ -163,7 +161,7 @@ def test_reproduce_tables_need_no_extra_and_figures_name_theirs(python: Path, tm
 
 
 def test_train_does_not_import_installed_extras(tmp_path: Path) -> None:
-    show = "import metalabelnet.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    show = "import metalabelnet.cli.commands.train, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = set(run(Path(sys.executable), ["-c", show], tmp_path).stdout.split())
     assert {"torch", "metalabelnet"} <= loaded
     assert not loaded & {*EXTRAS, "PIL", "scipy", "pandas"}

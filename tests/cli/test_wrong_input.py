@@ -1,4 +1,4 @@
-"""Wrong input: one line on standard error, exit code 2, not a file written. And what the program says of itself."""
+"""Wrong input gives one line on standard error, exit code 2, and writes no file. Also help, version and lists."""
 
 import errno
 import os
@@ -25,14 +25,14 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with small.npz in it, so that whatever is written without being asked is seen."""
+    """Return the current folder, with small.npz in it, so that unexpected files are noticed."""
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "small.npz")
     return tmp_path
 
 
 def input_error(arguments: list[str], capsys: Capture, work_dir: Path) -> str:
-    """Call what must be refused; give the line that was said."""
+    """Run a command that must fail as wrong input; return its message."""
     before = folder_contents(work_dir)
     output = run_cli(arguments, capsys)
     assert output.code == 2
@@ -50,7 +50,7 @@ WRONG_ARGUMENTS = {
     "trane digits": "invalid choice: 'trane'",
     "train": "required: DATA",
     "train digts": "unknown data set 'digts': did you mean 'digits'?",
-    "train nowhere.npz": "nowhere.npz: there is no such file",
+    "train nowhere.npz": "nowhere.npz: no such file",
     "train digits --method metalabelnt": "unknown method 'metalabelnt': did you mean 'metalabelnet'?",
     "train digits --noise unifrom:0.4": "unknown noise 'unifrom': did you mean 'uniform'?",
     "train digits --noise uniform:1": r"noise rate 1.0 is not in \[0, 1\)",
@@ -70,30 +70,32 @@ WRONG_ARGUMENTS = {
     "train digits --set beta=inf": "beta=inf: give a number that is 0 or more",
     "train digits --set beta": "write NAME=VALUE",
     "train digits --set loss_scale=sums": "unknown value for loss_scale 'sums': did you mean 'sum'?",
-    "train digits --set clean_updates_statistics=maybe": "give true or false",
+    "train digits --set clean_updates_statistics=maybe": "choose from true, false",
     "train digits --method cross-entropy --set beta=1": "unknown setting of cross-entropy 'beta'",
-    "train digits --epochs 0": "epochs 0 is too small: the least is 1",
+    "train digits --epochs 0": "epochs 0 is too small: the minimum is 1",
     "train digits --epochs -3": "epochs -3 is too small",
     "train digits --epochs many": "invalid int value: 'many'",
     "train digits --warmup 30": "warmup 30 is too large for 30 epochs of metalabelnet: the maximum is 29",
     "train digits --warmup -1": "warmup -1 is too small",
-    "train digits --batch-size 1": "batch-size 1 is too small: the least is 2",
-    "train digits --clean 0": "clean 0 is too small",
+    "train digits --batch-size 1": "batch-size 1 is too small: the minimum is 2",
+    "train digits --clean 0": "clean 0 is too small: the minimum is 1",
+    "train digits --clean all": "clean all: digits marks no samples as clean; give a number, or a file",
+    "train digits --limit 1": "limit 1 is too small: the minimum is 2",
     "train digits --clean 5": "a clean set of 5 is too small for 10 classes",
     "train digits --unlabeled -1": "unlabeled -1 is too small",
     "train digits --seed -1": "seed -1 is too small",
     "train digits --lr 0": "lr 0.0 is not a positive number",
     "train digits --lr -1": "lr -1.0 is not a positive number",
     "train digits --lr nan": "lr nan is not a positive number",
-    "train digits --lr-milestones 4,x": "is not a list of whole numbers like 40,80",
-    "train digits --lr-milestones=-4": "lr-milestones -4: epochs count from 0",
+    "train digits --lr-milestones 4,x": "is not a list of integers such as 40,80",
+    "train digits --lr-milestones=-4": "lr-milestones -4: give epochs that are 0 or more",
     "train digits --momentum 1": r"momentum 1.0 is not in \[0, 1\)",
     "train digits --momentum -0.1": r"momentum -0.1 is not in \[0, 1\)",
     "train digits --weight-decay -1": "weight-decay -1.0 is not a number that is 0 or more",
-    "train digits --checkpoint-seconds -1": "checkpoint-seconds -1.0 is not a number that is 0 or more",
+    "train digits --checkpoint-seconds -1": "checkpoint-seconds -1.0: give a number that is 0 or more",
     "train digits --no-such-thing": "unrecognized arguments: --no-such-thing",
     "train small.npz --clean 90": "a clean set of 90 is too large: there are 80 training rows",
-    "train small.npz --clean 3": "none can be held out to select the epoch",
+    "train small.npz --clean 3": "a clean set of 3 is too small to hold out samples",
     "train small.npz --clean 18 --unlabeled 60": "cannot remove the labels of 60 rows",
     "train small.npz --clean 18 --device nowhere": "device 'nowhere' cannot be used",
     "train small.npz --clean 18 --device meta": "device 'meta' cannot be used",
@@ -103,14 +105,14 @@ WRONG_ARGUMENTS = {
     "train small.npz --clean 16 --split paper": "a clean set of 16 is too large",
     "train small.npz --clean 18 --head nowhere": "nowhere",
     "compare digits --methods cross-entropy,metalablenet": "unknown method 'metalablenet': did you mean 'metalabelnet'",
-    "compare digits --methods ,": "methods ',' names none",
+    "compare digits --methods ,": "methods ',' names no method: choose from",
     "compare digits --seeds 0": "seeds 0 is too small",
     "compare digits --jobs 0": "jobs 0 is too small",
     "compare digits --jobs -2": "jobs -2 is too small",
     "compare digits --methods fine-tune --warmup 99": "warmup 99 is too large for 30 epochs",
     "compare small.npz --methods cross-entropy --device nowhere": "device 'nowhere' cannot be used",
-    "labels nowhere": "nowhere is not a run: there is no run.json in it",
-    "labels . --data small.npz": "is not a run: there is no run.json in it",
+    "labels nowhere": "nowhere is not a run folder: it has no run.json",
+    "labels . --data small.npz": "is not a run folder: it has no run.json",
     "labels": "required: RUN",
     "methods metalabelnt": "unknown method 'metalabelnt': did you mean 'metalabelnet'?",
 }
@@ -132,10 +134,10 @@ WITH_NAN = np.where(np.arange(320).reshape(80, 4) == 42, np.nan, X)
 WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "a label out of range": ({"y_train": np.where(Y == 2, 7, Y)}, "row 2 has label 7; labels are 0 to 2"),
     "a negative label": ({"y_train": Y - 2}, "row 0 is -2"),
-    "a label that is no whole number": ({"y_train": Y + 0.5}, "row 0 is 0.5; a label is a whole number"),
+    "a label that is no whole number": ({"y_train": Y + 0.5}, "row 0 is 0.5; a label is an integer"),
     "labels that are names in one part": (
         {"y_train": np.array(["a"] * 80)},
-        "but other labels are names; give numbers or names in all",
+        "but other labels are strings; use numbers or class names in all",
     ),
     "too few labels": ({"y_train": Y[:79]}, "80 samples but 79 labels"),
     "a value that is NaN": ({"x_train": WITH_NAN}, "row 10 has a value that is NaN or infinite"),
@@ -143,7 +145,7 @@ WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "a value whose square is infinite": ({"x_train": X * 1e37}, "row 0 has "),
     "a clean value whose square is infinite": (
         {"x_clean": np.where(np.arange(320).reshape(80, 4) == 42, 1e37, X), "y_clean": Y},
-        "x_clean: row 10 has 1e+37, and a network reads numbers up to 2e+18: scale them down, or leave the row out",
+        "x_clean: row 10 has the value 1e+37; values up to 2e+18 are allowed: rescale them, or leave the row out",
     ),
     "a class without a row": ({"y_train": np.where(Y == 2, 0, Y)}, "is missing from the training rows with a known"),
     "a class without a clean row": (
@@ -151,8 +153,11 @@ WRONG_DATA: dict[str, tuple[dict[str, Any], str]] = {
         "class 'ü – 文' is missing from the clean rows: a clean set needs a row of every class",
     ),
     "more clean rows asked for than there are": ({"x_clean": X[:9], "y_clean": Y[:9]}, "18 is too large: there are 9"),
-    "no samples": ({"x_train": None}, "has no x_train"),
-    "samples of two shapes": ({"x_test": np.zeros((30, 5))}, "a sample is (5,) in x_test, but (4,) in x_train"),
+    "no samples": ({"x_train": None}, "x_train is missing"),
+    "samples of two shapes": (
+        {"x_test": np.zeros((30, 5))},
+        "samples have the shape (5,) in x_test, but (4,) in x_train",
+    ),
     "one class": ({"y_train": 0 * Y, "y_test": None, "x_test": None, "classes": None}, "at least 2 classes, not 1"),
 }
 
@@ -167,7 +172,7 @@ def test_wrong_data_gives_one_line(case: str, command: str, capsys: Capture, wor
     output = run_cli([command, "wrong.npz", "--clean", "18", "--out", "out", *more.split()], capsys)
     lines = output.err.splitlines()
     if command == "compare":
-        assert lines.pop(0).startswith("1 runs of 1 methods")
+        assert lines.pop(0).startswith("wrong.npz, noise none: 1 run of 1 method, one at a time")
     assert (output.code, len(lines)) == (2, 1)
     assert says in lines[0]
     assert folder_contents(work_dir) == before
@@ -177,7 +182,7 @@ def test_wrong_data_gives_one_line(case: str, command: str, capsys: Capture, wor
 def test_broken_file_gives_one_line(content: bytes | None, capsys: Capture, work_dir: Path) -> None:
     whole = (work_dir / "small.npz").read_bytes()
     (work_dir / "broken.npz").write_bytes(whole[: len(whole) // 2] if content is None else content)
-    assert "broken.npz: is not a whole .npz file" in input_error(
+    assert "broken.npz: not a complete .npz file" in input_error(
         ["train", "broken.npz", "--out", "o"], capsys, work_dir
     )
 
@@ -191,32 +196,32 @@ def arguments(out: Path | str, *more: str) -> list[str]:
 
 def test_existing_run_is_not_overwritten(capsys: Capture, work_dir: Path) -> None:
     assert run_cli(arguments("run"), capsys).code == 0
-    assert "holds a run already: add --resume" in input_error(arguments("run"), capsys, work_dir)
+    assert "already holds a run: resume it with --resume" in input_error(arguments("run"), capsys, work_dir)
     output = input_error(arguments("run", "--resume", "--lr", "0.9"), capsys, work_dir)
-    assert "was started with rate = 0.05, not 0.9" in output
+    assert "was started with lr = 0.05, not 0.9" in output
 
 
 def test_finished_run_is_not_trained_again(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_cli(arguments("run"), capsys)
     before = folder_contents(work_dir)
-    monkeypatch.setattr("metalabelnet.cli.commands.prepare", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr("metalabelnet.cli.commands.train.prepare", lambda *_: pytest.fail("it is trained again"))
     again = run_cli(arguments("run", "--resume"), capsys)
     assert (again.code, again.out) == (0, first.out)
-    assert again.err == "run is finished already\n"
+    assert again.err == "run is already finished\n"
     assert folder_contents(work_dir) == before
 
 
 def test_folder_with_other_files_is_not_used(capsys: Capture, work_dir: Path) -> None:
     (work_dir / "letters").mkdir()
     (work_dir / "letters" / "to_ada.txt").write_text("dear Ada")
-    assert "holds no run" in input_error(arguments("letters"), capsys, work_dir)
+    assert "is not empty and has no run.json" in input_error(arguments("letters"), capsys, work_dir)
     assert "is a file" in input_error(arguments("letters/to_ada.txt"), capsys, work_dir)
     assert "is a file" in input_error(arguments("letters/to_ada.txt/run"), capsys, work_dir)
 
 
 def test_folder_without_write_permission(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "cannot be written to: choose another folder with --out" in input_error(arguments("run"), capsys, work_dir)
+    assert "is not writable: choose another folder with --out" in input_error(arguments("run"), capsys, work_dir)
 
 
 def test_folder_cannot_be_created(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,11 +237,11 @@ def test_folder_cannot_be_created(capsys: Capture, work_dir: Path, monkeypatch: 
 
 def test_default_run_folder_name(capsys: Capture, work_dir: Path) -> None:
     assert run_cli(arguments("x")[:-2], capsys).code == 0
-    assert RunFolder(work_dir / "runs" / "small-cross-entropy-uniform0.4-meta18-unlabeled14-seed0").finished
+    assert RunFolder(work_dir / "runs" / "small-cross-entropy-uniform0.4-clean18-unlabeled14-seed0").finished
 
 
 def test_disk_full_during_training(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line that names the file, and what was saved before is whole and goes on."""
+    """The message names the file, and the run can be resumed from the last checkpoint."""
     sync, checkpoint = os.fsync, RunFolder(Path("run")).checkpoint
     synced = 0
 
@@ -262,20 +267,21 @@ def test_divergence_gives_one_line(capsys: Capture, work_dir: Path) -> None:
     output = run_cli(arguments("run", "--lr", "1e30"), capsys)
     assert output.code == 1
     last = output.err.splitlines()[-1]
-    assert re.fullmatch(
-        r"metalabelnet: .* at step \d+ of epoch 0 with learning rate 1e\+30; .*: try a lower rate", last
-    )
+    assert re.fullmatch(r"metalabelnet: .* at step \d+ of epoch 0 with learning rate 1e\+30; .*: try a lower lr", last)
     assert "Traceback" not in output.err
 
 
-# What the program says of itself
+# Help, version and lists
 
 
 def test_version(capsys: Capture) -> None:
     assert run_cli(["--version"], capsys).out == f"metalabelnet {metalabelnet.__version__}\n"
 
 
-COMMANDS = ("train", "compare", "labels", "predict", "export", "methods", "datasets", "noises")
+COMMANDS = (
+    *("train", "compare", "labels", "predict", "export", "report", "review", "reproduce"),
+    *("methods", "datasets", "noises"),
+)
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -283,7 +289,7 @@ def test_every_command_has_help(command: str | None, capsys: Capture) -> None:
     output = run_cli([*([command] if command else []), "--help"], capsys)
     assert (output.code, output.err) == (0, "")
     assert output.out.startswith("usage: metalabelnet")
-    if command in ("train", "compare", "labels", "predict", "export"):
+    if command not in (None, "methods", "datasets", "noises"):
         examples = output.out.partition("examples:\n")[2].splitlines()
         assert len(examples) >= 2
         assert all(line.startswith(f"  metalabelnet {command} ") for line in examples)
@@ -294,6 +300,8 @@ def test_every_command_has_help(command: str | None, capsys: Capture) -> None:
 def test_every_run_setting_has_an_option_with_help(capsys: Capture) -> None:
     text = " ".join(run_cli(["train", "--help"], capsys).out.split())
     for field in fields(tiny_run(Path("small.npz"))):
+        if field.name == "data_format":  # detected from DATA
+            continue
         name = {"data": "DATA", "settings": "--set"}.get(field.name, f"--{field.name.replace('_', '-')}")
         assert name in text
         assert " ".join(str(field.metadata["help"]).split())[:40] in text
@@ -328,7 +336,7 @@ def test_lists_are_complete(command: str, rows: Callable[[], list[tuple[str, ...
 def test_methods_lists_settings(name: str, capsys: Capture) -> None:
     output = run_cli(["methods", name], capsys)
     assert (output.code, output.err) == (0, "")
-    assert METHODS[name].summary in output.out
+    assert METHODS[name].traits.summary in output.out
     for field in fields(METHODS[name].Settings):
         assert re.search(rf"^{field.name} +{re.escape(str(field.default))} +\S", output.out, re.MULTILINE)
     if name == "metalabelnet":
@@ -338,4 +346,4 @@ def test_methods_lists_settings(name: str, capsys: Capture) -> None:
 def test_labels_of_unfinished_run(capsys: Capture, work_dir: Path) -> None:
     with pytest.raises(RunStopped):
         train(tiny_run(work_dir / "small.npz"), folder=work_dir / "run", stop=lambda: True)
-    assert "the run is not finished; go on with it by --resume" in input_error(["labels", "run"], capsys, work_dir)
+    assert "the run is not finished; resume it with --resume" in input_error(["labels", "run"], capsys, work_dir)

@@ -53,20 +53,20 @@ def test_seed_determines_dropout_mask_and_predict_uses_none() -> None:
 
 
 def test_running_statistics_are_updated_once_per_iteration() -> None:
-    walk = StepRunner(small_run("metalabelnet:mlp-batchnorm"), small_problem()).advance(9)
-    assert int(walk.method.phase2.m.norm.num_batches_tracked) == 1
-    walk.advance(3)
-    assert int(walk.method.phase2.m.norm.num_batches_tracked) == 4
+    runner = StepRunner(small_run("metalabelnet:mlp-batchnorm"), small_problem()).advance(9)
+    assert int(runner.method.phase2.m.norm.num_batches_tracked) == 1
+    runner.advance(3)
+    assert int(runner.method.phase2.m.norm.num_batches_tracked) == 4
 
 
 @pytest.mark.parametrize("kind", MLPS)
 def test_soft_labels_have_no_side_effects(kind: str) -> None:
-    walk = StepRunner(small_run(f"metalabelnet:{kind}"), small_problem()).advance(10)
-    before = {name: tensor.clone() for name, tensor in walk.method.model_state_dict().items()}
-    assert torch.equal(walk.method.soft_labels(), walk.method.soft_labels())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in walk.method.model_state_dict().items())
+    runner = StepRunner(small_run(f"metalabelnet:{kind}"), small_problem()).advance(10)
+    before = {name: tensor.clone() for name, tensor in runner.method.model_state_dict().items()}
+    assert torch.equal(runner.method.soft_labels(), runner.method.soft_labels())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in runner.method.model_state_dict().items())
 
 
 def test_single_layer_is_default() -> None:
-    walk = StepRunner(small_run("metalabelnet"), small_problem()).advance(9)
-    assert isinstance(walk.method.phase2.m, LabelNet)
+    runner = StepRunner(small_run("metalabelnet"), small_problem()).advance(9)
+    assert isinstance(runner.method.phase2.m, LabelNet)

@@ -8,14 +8,14 @@ from metalabelnet.core.neighbors import NeighborTable, nearest_neighbors
 
 
 def naive(features: list[list[float]], k: int) -> list[list[int]]:
-    neighbors_of = []
+    result = []
     for i, a in enumerate(features):
         by_distance = []
         for j, b in enumerate(features):
             if i != j:
                 by_distance.append((sum((u - v) ** 2 for u, v in zip(a, b, strict=True)), j))
-        neighbors_of.append([j for _, j in sorted(by_distance)[:k]])
-    return neighbors_of
+        result.append([j for _, j in sorted(by_distance)[:k]])
+    return result
 
 
 @pytest.mark.parametrize("max_distances", [2**24, 100, 1])
@@ -27,8 +27,8 @@ def test_equals_double_loop(monkeypatch: pytest.MonkeyPatch, max_distances: int,
 
 
 def test_equal_samples_are_not_their_own_neighbors() -> None:
-    neighbors_of = nearest_neighbors(torch.ones(7, 3), 6)
-    assert all(sorted(row) == [j for j in range(7) if j != i] for i, row in enumerate(neighbors_of.tolist()))
+    result = nearest_neighbors(torch.ones(7, 3), 6)
+    assert all(sorted(row) == [j for j in range(7) if j != i] for i, row in enumerate(result.tolist()))
 
 
 def test_fewer_samples_than_neighbors() -> None:

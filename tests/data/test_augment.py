@@ -1,4 +1,4 @@
-"""Augmentation: every output is one of the crops and flips a naive loop makes, and each is as likely."""
+"""Every augmented image is one of the crops and flips of a naive loop, and all are equally likely."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def images(n: int, channels: int, height: int, width: int, seed: int = 0) -> Ten
     return torch.randint(1, 256, (n, channels, height, width), generator=rng(seed), dtype=torch.uint8)
 
 
-def naive_crops(image: Tensor, pad: int, *, flips: bool) -> list[Tensor]:
-    """Every image that can come out: flip, pad with zeros pixel by pixel, cut at every place."""
+def naive_crops(image: Tensor, padding: int, *, flips: bool) -> list[Tensor]:
+    """Return every possible result: flipped, padded with zeros pixel by pixel, cropped at every place."""
     channels, height, width = image.shape
     out = []
     for up in (False, True)[: 1 + flips]:
         for across in (False, True)[: 1 + flips]:
-            turned = torch.zeros_like(image)
+            flipped = torch.zeros_like(image)
             for i in range(height):
                 for j in range(width):
-                    turned[:, i, j] = image[:, height - 1 - i if up else i, width - 1 - j if across else j]
-            padded = torch.zeros(channels, height + 2 * pad, width + 2 * pad, dtype=image.dtype)
-            padded[:, pad : pad + height, pad : pad + width] = turned
-            for top in range(2 * pad + 1):
-                for left in range(2 * pad + 1):
+                    flipped[:, i, j] = image[:, height - 1 - i if up else i, width - 1 - j if across else j]
+            padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=image.dtype)
+            padded[:, padding : padding + height, padding : padding + width] = flipped
+            for top in range(2 * padding + 1):
+                for left in range(2 * padding + 1):
                     out.append(padded[:, top : top + height, left : left + width])  # noqa: PERF401
     return out
 
@@ -50,16 +50,16 @@ def naive_crops(image: Tensor, pad: int, *, flips: bool) -> list[Tensor]:
     st.booleans(),
     st.integers(0, 2**32),
 )
-def test_every_output_is_a_naive_crop(shape: tuple[int, int, int, int], pad: int, flips: bool, seed: int) -> None:
+def test_every_output_is_a_naive_crop(shape: tuple[int, int, int, int], padding: int, flips: bool, seed: int) -> None:
     x = images(*shape, seed=seed)
     before = x.clone()
     augment = flip_crop if flips else crop
-    out = augment(x, draw_augmentation(len(x), rng(seed), pad), pad)
+    out = augment(x, draw_augmentation(len(x), rng(seed), padding), padding)
     assert torch.equal(x, before)
     assert (out.shape, out.dtype) == (x.shape, x.dtype)
-    assert torch.equal(out, augment(x, draw_augmentation(len(x), rng(seed), pad), pad))
+    assert torch.equal(out, augment(x, draw_augmentation(len(x), rng(seed), padding), padding))
     for image, result in zip(x, out, strict=True):
-        assert any(torch.equal(result, one) for one in naive_crops(image, pad, flips=flips))
+        assert any(torch.equal(result, one) for one in naive_crops(image, padding, flips=flips))
 
 
 @pytest.mark.parametrize("flips", [False, True])
@@ -74,30 +74,30 @@ def test_every_naive_crop_is_equally_likely(flips: bool) -> None:
     assert (counts - n * p).abs().max() < 4.5 * math.sqrt(n * p * (1 - p))
 
 
-def test_flips_and_places_are_drawn_for_each_sample() -> None:
+def test_each_sample_is_augmented_differently() -> None:
     x = images(1, 3, 32, 32).expand(64, -1, -1, -1)
     out = flip_crop(x, draw_augmentation(len(x), rng()))
     assert len({bytes(image.flatten().tolist()) for image in out}) > 50
 
 
-def test_without_padding_only_flips_are_left() -> None:
+def test_without_padding_there_are_only_flips() -> None:
     x = images(40, 2, 3, 3)
     assert torch.equal(crop(x, draw_augmentation(len(x), rng(), 0), 0), x)
     for image, result in zip(x, flip_crop(x, draw_augmentation(len(x), rng(), 0), 0), strict=True):
         assert any(torch.equal(result, image.flip(d)) for d in ((), (1,), (2,), (1, 2)))
 
 
-def test_the_table() -> None:
+def test_augmentations() -> None:
     assert list(AUGMENTATIONS) == ["none", "crop", "flip-crop"]
-    x, table, how = images(5, 3, 8, 8), torch.randn(5, 4, generator=rng()), draw_augmentation(5, rng(2))
-    assert torch.equal(AUGMENTATIONS["none"](x, how), x)
-    assert torch.equal(AUGMENTATIONS["none"](table, how), table)
-    assert torch.equal(AUGMENTATIONS["crop"](x, how), crop(x, how, pad=4))
-    assert torch.equal(AUGMENTATIONS["flip-crop"](x, how), flip_crop(x, how, pad=4))
+    x, table, draws = images(5, 3, 8, 8), torch.randn(5, 4, generator=rng()), draw_augmentation(5, rng(2))
+    assert torch.equal(AUGMENTATIONS["none"](x, draws), x)
+    assert torch.equal(AUGMENTATIONS["none"](table, draws), table)
+    assert torch.equal(AUGMENTATIONS["crop"](x, draws), crop(x, draws, padding=4))
+    assert torch.equal(AUGMENTATIONS["flip-crop"](x, draws), flip_crop(x, draws, padding=4))
 
 
 @pytest.mark.parametrize("name", ["crop", "flip-crop"])
-def test_what_is_not_an_image_is_refused(name: str) -> None:
+def test_samples_other_than_images_are_refused(name: str) -> None:
     sentence = "need uint8 images (N, channels, height, width), not torch.float32 of shape (5, 4); use the"
     with pytest.raises(InputError, match=re.escape(sentence)):
         AUGMENTATIONS[name](torch.zeros(5, 4), draw_augmentation(5, rng()))
@@ -106,18 +106,18 @@ def test_what_is_not_an_image_is_refused(name: str) -> None:
 
 
 def test_negative_padding_is_refused() -> None:
-    with pytest.raises(InputError, match="a padding of -1 pixels is not 0 or more"):
+    with pytest.raises(InputError, match="padding is -1 pixels; give 0 or more"):
         draw_augmentation(1, rng(), -1)
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_the_card_makes_naive_crops_without_waiting() -> None:
-    x, how = images(8, 3, 4, 4).cuda(), draw_augmentation(8, rng(), 2).cuda()
-    flip_crop(x, how, 2)
+def test_gpu_crops_without_synchronizing() -> None:
+    x, draws = images(8, 3, 4, 4).cuda(), draw_augmentation(8, rng(), 2).cuda()
+    flip_crop(x, draws, 2)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        out = flip_crop(x, how, 2)
+        out = flip_crop(x, draws, 2)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for image, result in zip(x.cpu(), out.cpu(), strict=True):

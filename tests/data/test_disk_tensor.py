@@ -59,28 +59,28 @@ def test_every_method_trains_identically_from_disk(method: str, tmp_path: Path) 
     def moved(rows: Rows) -> Rows:
         return replace(rows, x=on_disk(rows.x, tmp_path))  # type: ignore[arg-type]
 
-    elsewhere = replace(problem, train=moved(problem.train), clean=moved(problem.clean))
-    here, there = StepRunner(run, problem).advance(), StepRunner(run, elsewhere).advance()
-    assert here.losses == there.losses
-    for name, tensor in here.method.model_state_dict().items():
-        assert torch.equal(tensor, there.method.model_state_dict()[name])
+    disk_problem = replace(problem, train=moved(problem.train), clean=moved(problem.clean))
+    from_memory, from_disk = StepRunner(run, problem).advance(), StepRunner(run, disk_problem).advance()
+    assert from_memory.losses == from_disk.losses
+    for name, tensor in from_memory.method.model_state_dict().items():
+        assert torch.equal(tensor, from_disk.method.model_state_dict()[name])
 
 
 OFF = {"features": "warm-up", "ema": 0.0, "prior": 0.0, "given": 0.0, "handover": 0.0}
 
 
 @pytest.mark.parametrize(("method", "settings"), [("metalabelnet", {}), ("metalabelnet-plus", OFF)])
-def test_fixed_features_are_cached_only_if_samples_are_in_memory(
+def test_features_are_cached_only_if_samples_are_in_memory(
     method: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     problem, run = small_problem(), small_run(method, epochs=3, warmup=1, settings=settings)
-    elsewhere = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
-    here, there = StepRunner(run, problem).advance().method, StepRunner(run, elsewhere).advance().method
-    assert isinstance(here, LabelNetMethod)
-    assert isinstance(there, LabelNetMethod)
-    assert torch.equal(here.soft_labels(), there.soft_labels())  # type: ignore[arg-type]
-    assert here.features is not None
-    assert there.features is None
+    disk_problem = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
+    from_memory, from_disk = StepRunner(run, problem).advance().method, StepRunner(run, disk_problem).advance().method
+    assert isinstance(from_memory, LabelNetMethod)
+    assert isinstance(from_disk, LabelNetMethod)
+    assert torch.equal(from_memory.soft_labels(), from_disk.soft_labels())  # type: ignore[arg-type]
+    assert from_memory.features is not None
+    assert from_disk.features is None
 
 
 PEAK_MEMORY = """

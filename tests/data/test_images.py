@@ -1,4 +1,4 @@
-"""Image files: every mode and size, and those that are broken or a bomb."""
+"""Image files of every mode and size, broken files, and decompression bombs."""
 
 import resource
 import shutil
@@ -17,21 +17,21 @@ from metalabelnet.data.encoders import images
 from metalabelnet.errors import InputError
 
 
-def decoded(path: Path, channels: int = 3, size: int = 8) -> np.ndarray:
+def decode(path: Path, channels: int = 3, size: int = 8) -> np.ndarray:
     return images.decode(path, (channels, size, size)).numpy()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_mode_becomes_bytes(mode: str, channels: int, tmp_path: Path) -> None:
-    grey = Image.new("L", (5, 9), 200)
+def test_every_mode_becomes_uint8(mode: str, channels: int, tmp_path: Path) -> None:
+    gray = Image.new("L", (5, 9), 200)
     suffix = {"CMYK": "tif", "YCbCr": "tif", "F": "tif", "I": "tif"}.get(mode, "png")
     if mode == "I;16":
         image = Image.fromarray(np.full((9, 5), 200 * 257, np.uint16))
     elif mode in ("I", "F"):
         image = Image.fromarray(np.full((9, 5), 200, np.int32 if mode == "I" else np.float32))
     else:
-        image = grey.convert(mode) if mode in ("1", "LA", "P") else grey.convert("RGB").convert(mode)
+        image = gray.convert(mode) if mode in ("1", "LA", "P") else gray.convert("RGB").convert(mode)
     image.save(tmp_path / f"x.{suffix}")
     x = images.decode(tmp_path / f"x.{suffix}", (channels, 8, 8))
     assert (x.shape, x.dtype) == ((channels, 8, 8), torch.uint8)
@@ -39,65 +39,65 @@ def test_every_mode_becomes_bytes(mode: str, channels: int, tmp_path: Path) -> N
         assert (x.float() - 200).abs().max() <= 3
 
 
-@pytest.mark.parametrize(("most", "at_half"), [(1.0, 127), (255.0, 127), (65535.0, 127), (float("nan"), 127)])
-def test_wide_values_by_their_size(most: float, at_half: int, tmp_path: Path) -> None:
-    """Fractions of 1, bytes and 16 bits, as TIFF files of floating-point numbers have them; what is NaN is black."""
+@pytest.mark.parametrize(("largest", "at_half"), [(1.0, 127), (255.0, 127), (65535.0, 127), (float("nan"), 127)])
+def test_range_of_wide_values_is_guessed(largest: float, at_half: int, tmp_path: Path) -> None:
+    """TIFF files of floats may hold values in [0, 1], 8-bit or 16-bit values; NaN is black."""
     values = np.zeros((8, 8), np.float32)
-    values[:, 4:] = 1.0 if np.isnan(most) else most
+    values[:, 4:] = 1.0 if np.isnan(largest) else largest
     values[4:] /= 2
-    values[0, 0] = most
+    values[0, 0] = largest
     Image.fromarray(values).save(tmp_path / "f.tif")
-    x = decoded(tmp_path / "f.tif", channels=1)[0]
+    x = decode(tmp_path / "f.tif", channels=1)[0]
     assert x[2, 6] == 255
     assert x[6, 6] == at_half
     assert x[2, 2] == 0
 
 
-def test_transparent_parts_are_white(tmp_path: Path) -> None:
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert (decoded(tmp_path / "clear.png") == 255).all()
+    assert (decode(tmp_path / "clear.png") == 255).all()
     palette = Image.new("P", (4, 4), 0)
     palette.putpalette([0, 0, 255] * 256)
     palette.save(tmp_path / "palette.gif", transparency=0)
-    assert (decoded(tmp_path / "palette.gif") == 255).all()
+    assert (decode(tmp_path / "palette.gif") == 255).all()
     palette.save(tmp_path / "blue.png")
-    assert decoded(tmp_path / "blue.png")[:, 0, 0].tolist() == [0, 0, 255]
+    assert decode(tmp_path / "blue.png")[:, 0, 0].tolist() == [0, 0, 255]
 
 
-def test_an_image_is_turned_as_the_camera_held_it(tmp_path: Path) -> None:
+def test_exif_orientation(tmp_path: Path) -> None:
     pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[:4] = 255  # bright above
+    pixels[:4] = 255  # the upper half is bright
     image = Image.fromarray(pixels)
     exif = image.getexif()
-    exif[0x0112] = 6  # to be turned clockwise by a quarter: bright on the right
+    exif[0x0112] = 6  # rotate by 90° clockwise: the right half is bright
     image.save(tmp_path / "turned.png", exif=exif)
-    x = decoded(tmp_path / "turned.png")[0]
+    x = decode(tmp_path / "turned.png")[0]
     assert (x[:, 4:] == 255).all()
     assert (x[:, :4] == 0).all()
 
 
-def test_a_single_pixel_and_a_thread(tmp_path: Path) -> None:
+def test_one_pixel_and_one_column(tmp_path: Path) -> None:
     Image.new("RGB", (1, 1), (10, 20, 30)).save(tmp_path / "pixel.png")
-    assert (decoded(tmp_path / "pixel.png").reshape(3, -1).T == (10, 20, 30)).all()
-    Image.new("RGB", (1, 3000), (10, 20, 30)).save(tmp_path / "thread.png")
-    assert (decoded(tmp_path / "thread.png").reshape(3, -1).T == (10, 20, 30)).all()
+    assert (decode(tmp_path / "pixel.png").reshape(3, -1).T == (10, 20, 30)).all()
+    Image.new("RGB", (1, 3000), (10, 20, 30)).save(tmp_path / "column.png")
+    assert (decode(tmp_path / "column.png").reshape(3, -1).T == (10, 20, 30)).all()
 
 
 @pytest.mark.parametrize(
     ("sides", "size", "expected"),
     [((1, 1), None, 8), ((30, 500), None, 28), ((4000, 3000), None, 64), ((4000, 3000), 96, 96), ((64, 64), None, 64)],
 )
-def test_the_size_is_chosen_by_the_images(sides: tuple[int, int], size: int | None, expected: int) -> None:
+def test_size_depends_on_the_images(sides: tuple[int, int], size: int | None, expected: int) -> None:
     assert images.choose_shape([(*sides, False)], size, external_net=False) == (3, expected, expected)
     assert images.choose_shape([(*sides, True)], size, external_net=False) == (1, expected, expected)
     assert images.choose_shape([(*sides, True)], size, external_net=True) == (3, size or 224, size or 224)
 
 
-# Broken ones
+# Broken files
 
 
 def bomb(path: Path, side: int = 17_321) -> Path:
-    """A PNG of 300 million pixels in a megabyte: a true one, whose rows are all black."""
+    """Write a valid black PNG of 300 million pixels that takes a megabyte."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -111,7 +111,7 @@ def bomb(path: Path, side: int = 17_321) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve good images of two classes, all of them different, and a list of four clean ones."""
+    """Twelve different images of two classes, and a table of four clean ones."""
     random = np.random.default_rng(0)
     for k in range(12):
         (tmp_path / "photos" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
@@ -121,17 +121,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(folder: Path, **how: Any) -> DataSet:
-    return load(str(folder / "photos"), read_options=ReadOptions(clean_file=str(folder / "clean.csv"), **how))
+def read(folder: Path, **options: Any) -> DataSet:
+    return load(str(folder / "photos"), read_options=ReadOptions(clean_file=str(folder / "clean.csv"), **options))
 
 
 @pytest.fixture(scope="module")
-def the_bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bomb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bomb(tmp_path_factory.mktemp("bomb") / "bomb.png")
 
 
-def break_one(folder: Path, kind: str, the_bomb: Path) -> str:
-    """Add a broken image; give what must be said of it."""
+def break_one(folder: Path, kind: str, bomb_file: Path) -> str:
+    """Add a broken image and return the expected message."""
     path = folder / "photos" / "a" / "broken one.jpg"
     if kind == "truncated":
         Image.effect_noise((200, 200), 50).save(path)
@@ -143,13 +143,13 @@ def break_one(folder: Path, kind: str, the_bomb: Path) -> str:
     if kind == "empty":
         path.write_bytes(b"")
         return "a/broken one.jpg is not an image"
-    shutil.copy(the_bomb, path)
-    return "a/broken one.jpg has 300,017,041 pixels, more than the 89,478,485 that are decoded"
+    shutil.copy(bomb_file, path)
+    return "a/broken one.jpg has 300,017,041 pixels, more than the limit of 89,478,485"
 
 
 @pytest.mark.parametrize("kind", ["truncated", "text", "empty", "bomb"])
-def test_a_broken_image_is_named_and_skipped_if_asked(kind: str, folder: Path, the_bomb: Path) -> None:
-    says = break_one(folder, kind, the_bomb)
+def test_broken_image_is_named_or_skipped(kind: str, folder: Path, bomb_file: Path) -> None:
+    says = break_one(folder, kind, bomb_file)
     with pytest.raises(InputError) as raised:
         read(folder)
     assert says in str(raised.value)
@@ -160,20 +160,20 @@ def test_a_broken_image_is_named_and_skipped_if_asked(kind: str, folder: Path, t
     assert data.train.ids == ("a/10.png", "a/4.png", "a/6.png", "a/8.png", "b/11.png", "b/5.png", "b/7.png", "b/9.png")
 
 
-def test_an_image_of_300_million_pixels_takes_no_memory(folder: Path, the_bomb: Path) -> None:
-    path = Path(shutil.copy(the_bomb, folder / "photos" / "a"))
+def test_decompression_bomb_takes_no_memory(folder: Path, bomb_file: Path) -> None:
+    path = Path(shutil.copy(bomb_file, folder / "photos" / "a"))
     assert path.stat().st_size < 3_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=r"bomb\.png has 300,017,041 pixels"):
         read(folder)
     assert len(read(folder, on_error="skip").train) == 8
-    with pytest.raises(InputError, match="300,017,041 pixels"), images._opened(path):
+    with pytest.raises(InputError, match="300,017,041 pixels"), images._open(path):
         pass
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB; decoded it has 300,000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB; the decoded image takes 300,000
 
 
-def test_two_of_pillows_own_bounds(tmp_path: Path) -> None:
-    """Between Pillow's warning and its error lie images it would decode."""
+def test_images_between_pillows_warning_and_error_limits(tmp_path: Path) -> None:
+    """Pillow only warns about these."""
     with pytest.raises(InputError, match=r"100,000,000 pixels|10000×10000 pixels"):
         list(map(_raise, images.map_in_threads(images.read_header, [bomb(tmp_path / "x.png", 10_000)])))
 
@@ -183,7 +183,7 @@ def _raise(result: object) -> None:
         raise result
 
 
-def test_images_beside_the_classes_are_refused(folder: Path) -> None:
+def test_images_outside_of_class_folders_are_refused(folder: Path) -> None:
     Image.new("L", (3, 3)).save(folder / "photos" / "lost.png")
-    with pytest.raises(InputError, match=r"lost\.png lies beside the folders of the classes"):
+    with pytest.raises(InputError, match=r"lost\.png is outside of the class folders"):
         read(folder)

@@ -134,10 +134,10 @@ class TestOnGpu:
             return empty(*shape, **more)
 
         x = torch.arange(12).view(4, 3)
-        here = on_disk(x, tmp_path)
+        disk_tensor = on_disk(x, tmp_path)
         monkeypatch.setattr(module.torch, "empty", recording_empty)
-        assert torch.equal(here.to("cuda").read(torch.tensor([2, 0])), x[[2, 0]])
-        assert torch.equal(here.read(slice(1, 3)), x[1:3])
+        assert torch.equal(disk_tensor.to("cuda").read(torch.tensor([2, 0])), x[[2, 0]])
+        assert torch.equal(disk_tensor.read(slice(1, 3)), x[1:3])
         assert pinned == [True, False]
 
     def test_copies_to_the_gpu_are_asynchronous(self, tmp_path: Path) -> None:
@@ -151,13 +151,14 @@ class TestOnGpu:
     def test_rows_to_read_are_known_without_reading_from_the_device(self, tmp_path: Path) -> None:
         """Reading a value from a tensor on the device `meta` raises an error."""
         run, problem = small_run("metalabelnet-plus", augment="flip-crop"), problem_on_disk(tmp_path)
-        made = make_batches(run, problem, build_method(run, problem))
+        batches = make_batches(run, problem, build_method(run, problem))
         on_meta = {
-            part: replace(rows, x=rows.x.to("meta")) for part, rows in (("train", made.train), ("clean", made.clean))
+            part: replace(rows, x=rows.x.to("meta"))
+            for part, rows in (("train", batches.train), ("clean", batches.clean))
         }
-        elsewhere = replace(made, **on_meta)
+        elsewhere = replace(batches, **on_meta)
         plans = list(
-            zip(elsewhere.plan_epoch(4, labeled_only=False), made.plan_epoch(4, labeled_only=False), strict=True)
+            zip(elsewhere.plan_epoch(4, labeled_only=False), batches.plan_epoch(4, labeled_only=False), strict=True)
         )
         assert plans
         for one, other in plans:

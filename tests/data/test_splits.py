@@ -1,4 +1,4 @@
-"""Splits: nothing lost, nothing twice, balance where it is promised, and a sentence where it cannot be."""
+"""Splits are disjoint, complete and balanced, and impossible sizes are refused."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def says(sentence: str) -> pytest.RaisesExc[InputError]:
-    return pytest.raises(InputError, match=re.escape(sentence))
+def raises(message: str) -> pytest.RaisesExc[InputError]:
+    return pytest.raises(InputError, match=re.escape(message))
 
 
 def rows(true: list[int] | Tensor, classes: int, given: Tensor | None = None) -> Rows:
-    """Rows whose only value is their number."""
+    """Return rows whose only feature is their number."""
     labels = torch.as_tensor(true)
     x = torch.arange(len(labels), dtype=torch.float32)[:, None]
     return make_rows(x, labels if given is None else given, true=labels, classes=NAMES[:classes], what="rows")
 
 
-def spread(counts: list[int]) -> list[int]:
-    """`counts[c]` labels of each class c, in an order that is not sorted."""
+def shuffled_labels(counts: list[int]) -> list[int]:
+    """Return `counts[c]` labels of each class c, shuffled."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     return labels[torch.randperm(len(labels), generator=rng(9))].tolist()
 
 
 def numbers(*parts: Rows) -> list[int]:
-    """The samples' numbers over all parts, each part's rows still belonging together."""
+    """Return the sample numbers of all parts, after checking that features, index and ids match."""
     for part in parts:
         assert part.x[:, 0].long().tolist() == part.index.tolist() == [int(i) for i in part.ids]
     return sorted(i for part in parts for i in part.index.tolist())
 
 
-def counts_of(part: Rows) -> list[int]:
+def class_counts(part: Rows) -> list[int]:
     return torch.bincount(part.true, minlength=len(part.classes)).tolist()
 
 
@@ -58,73 +58,75 @@ def counts_of(part: Rows) -> list[int]:
 
 @quick
 @given(st.data(), seeds)
-def test_general_is_disjoint_complete_and_as_balanced_as_can_be(data: st.DataObject, seed: int) -> None:
+def test_general_is_disjoint_complete_and_balanced(data: st.DataObject, seed: int) -> None:
     counts = data.draw(st.lists(st.integers(2, 30), min_size=2, max_size=6))
-    train = rows(spread(counts), len(counts))
-    tested = data.draw(st.integers(0, sum(counts) - len(counts) - 1))
-    clean = data.draw(st.integers(len(counts), sum(counts) - tested))
-    if clean + tested == sum(counts):
-        with says("leaves no row to train on; take fewer"):
-            general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
+    train = rows(shuffled_labels(counts), len(counts))
+    test_size = data.draw(st.integers(0, sum(counts) - len(counts) - 1))
+    clean = data.draw(st.integers(len(counts), sum(counts) - test_size))
+    if clean + test_size == sum(counts):
+        with raises("leaves no training rows; choose a smaller one"):
+            general(DataSet(name="d", train=train), clean, rng(seed), test_size=test_size)
         return
-    split = general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
+    split = general(DataSet(name="d", train=train), clean, rng(seed), test_size=test_size)
     assert numbers(split.train, split.clean, split.test) == list(range(sum(counts)))
-    assert (len(split.clean), len(split.test)) == (clean, tested)
-    taken = counts_of(split.clean)
-    room = [n - t for n, t in zip(counts, counts_of(split.test), strict=True)]
-    # A class may only have fewer than another (by more than one) when it gave all it had.
+    assert (len(split.clean), len(split.test)) == (clean, test_size)
+    taken = class_counts(split.clean)
+    room = [n - t for n, t in zip(counts, class_counts(split.test), strict=True)]
+    # A class has fewer rows than another by more than one only if it has no more.
     assert all(n == r or n >= max(taken) - 1 for n, r in zip(taken, room, strict=True))
     assert min(taken) >= 1
-    # The test set is in proportion, up to one row and the last row that a class keeps.
-    for n, t in zip(counts, counts_of(split.test), strict=True):
+    # The test set is stratified, up to one row and the last row of a class.
+    for n, t in zip(counts, class_counts(split.test), strict=True):
         assert t <= n - 1
-        assert t >= min(n - 1, math.floor(tested * n / sum(counts)))
-    again = general(DataSet(name="d", train=train), clean, rng(seed), test_size=tested)
+        assert t >= min(n - 1, math.floor(test_size * n / sum(counts)))
+    again = general(DataSet(name="d", train=train), clean, rng(seed), test_size=test_size)
     assert split.clean.index.tolist() == again.clean.index.tolist()
     assert split.test.index.tolist() == again.test.index.tolist()
 
 
 def test_general_by_hand() -> None:
-    """12 of (2 after the test, 9, 9): the small class gives all it has, the others five each."""
-    data = DataSet(name="d", train=rows(spread([2, 9, 9]), 3))
+    """12 of classes with 2, 9 and 9 rows: all of the small class, five each of the others."""
+    data = DataSet(name="d", train=rows(shuffled_labels([2, 9, 9]), 3))
     split = general(data, 12, rng(), test_size=0)
-    assert counts_of(split.clean) == [2, 5, 5]
-    assert counts_of(split.train) == [0, 4, 4]
+    assert class_counts(split.clean) == [2, 5, 5]
+    assert class_counts(split.train) == [0, 4, 4]
     assert len(split.test) == 0
 
 
-def test_extra_rows_go_to_classes_at_random() -> None:
+def test_remainder_goes_to_random_classes() -> None:
     """Of 7 rows over 3 classes one class has three: each within 4.5 standard errors of 300 in 900."""
-    data = DataSet(name="d", train=rows(spread([5, 5, 5]), 3))
+    data = DataSet(name="d", train=rows(shuffled_labels([5, 5, 5]), 3))
     split = [general(data, 7, rng(seed), test_size=0) for seed in range(900)]
-    extra = Counter(counts_of(s.clean).index(3) for s in split)
-    assert all(sorted(counts_of(s.clean)) == [2, 2, 3] for s in split)
+    extra = Counter(class_counts(s.clean).index(3) for s in split)
+    assert all(sorted(class_counts(s.clean)) == [2, 2, 3] for s in split)
     assert max(abs(extra[c] - 300) for c in range(3)) < 4.5 * math.sqrt(900 * 1 / 3 * 2 / 3)
 
 
-def test_every_row_of_a_class_is_as_likely_to_be_clean() -> None:
-    """2 of 5 rows a class in 900 draws: each row within 4.5 standard errors of 360."""
-    data = DataSet(name="d", train=rows(spread([5, 5]), 2))
+def test_rows_of_a_class_are_equally_likely_to_be_clean() -> None:
+    """2 of 5 rows per class in 900 draws: each row within 4.5 standard errors of 360."""
+    data = DataSet(name="d", train=rows(shuffled_labels([5, 5]), 2))
     hits = Counter(i for s in range(900) for i in general(data, 4, rng(s), test_size=0).clean.index.tolist())
     assert max(abs(hits[i] - 360) for i in range(10)) < 4.5 * math.sqrt(900 * 0.4 * 0.6)
 
 
-def test_the_test_set_is_500_of_many_rows_and_a_quarter_of_few() -> None:
-    many = DataSet(name="digits", train=rows(spread([178, 182, 177, 183, 181, 896]), 6))
+def test_default_test_size() -> None:
+    many = DataSet(name="digits", train=rows(shuffled_labels([178, 182, 177, 183, 181, 896]), 6))
     split = general(many, 100, rng())
     assert (len(split.train), len(split.clean), len(split.test)) == (1197, 100, 500)
-    assert all(abs(n * 500 / 1797 - t) < 1 for n, t in zip(counts_of(many.train), counts_of(split.test), strict=True))
-    few = general(DataSet(name="d", train=rows(spread([40, 60]), 2)), 10, rng())
+    assert all(
+        abs(n * 500 / 1797 - t) < 1 for n, t in zip(class_counts(many.train), class_counts(split.test), strict=True)
+    )
+    few = general(DataSet(name="d", train=rows(shuffled_labels([40, 60]), 2)), 10, rng())
     assert (len(few.train), len(few.clean), len(few.test)) == (65, 10, 25)
-    assert counts_of(few.test) == [10, 15]
+    assert class_counts(few.test) == [10, 15]
 
 
-def test_the_datas_own_parts_are_used() -> None:
+def test_parts_of_the_data_are_used() -> None:
     train, test, clean = rows([0, 1] * 10, 2), rows([0, 1] * 3, 2), rows([0] * 3 + [1] * 7, 2)
     split = general(DataSet(name="d", train=train, test=test, clean=clean), 6, rng())
     assert numbers(split.train) == numbers(train)
     assert numbers(split.test) == numbers(test)
-    assert counts_of(split.clean) == [3, 3]
+    assert class_counts(split.clean) == [3, 3]
     split = general(DataSet(name="d", train=train, test=test), 6, rng())
     assert numbers(split.train, split.clean) == numbers(train)
     assert numbers(split.test) == numbers(test)
@@ -133,7 +135,7 @@ def test_the_datas_own_parts_are_used() -> None:
     assert numbers(split.clean) == numbers(clean)
 
 
-def test_only_rows_with_a_known_truth_are_drawn() -> None:
+def test_only_rows_with_a_true_label_are_drawn() -> None:
     train = rows([0, 1, -1, -1] * 20, 2, given=torch.zeros(80).long())
     split = general(DataSet(name="d", train=train), 8, rng())
     assert (len(split.clean), len(split.test)) == (8, 10)
@@ -141,53 +143,51 @@ def test_only_rows_with_a_known_truth_are_drawn() -> None:
     assert numbers(split.train, split.clean, split.test) == list(range(80))
 
 
-def test_a_clean_part_without_truth_elsewhere_leaves_the_test_empty() -> None:
+def test_without_true_labels_the_test_set_is_empty() -> None:
     train = rows([-1] * 20, 2, given=torch.zeros(20).long())
     data = DataSet(name="d", train=train, clean=rows([0, 1] * 4, 2))
     split = general(data, 8, rng())
     assert (len(split.train), len(split.clean), len(split.test)) == (20, 8, 0)
-    with says("a test set of 5 rows cannot be drawn from 0 training rows with a known true label"):
+    with raises("a test set of 5 rows cannot be drawn from 0 training rows with a known true label"):
         general(data, 8, rng(), test_size=5)
 
 
-def test_general_refuses_with_a_sentence() -> None:
+def test_general_error_messages() -> None:
     data = DataSet(name="d", train=rows([0, 1, 2] * 10, 3), test=rows([0, 1, 2], 3))
-    with says("a clean set of 2 is too small for 3 classes; take 3 or more"):
+    with raises("a clean set of 2 is too small for 3 classes; give 3 or more"):
         general(data, 2, rng())
-    with says("a clean set of 31 is too large: there are 30 training rows with a known true label; take 30"):
+    with raises("a clean set of 31 is too large: there are 30 training rows with a known true label; give 30"):
         general(data, 31, rng())
-    with says("d: a clean set of 30 leaves no row to train on"):
+    with raises("d: a clean set of 30 leaves no training rows"):
         general(data, 30, rng())
     no_test = DataSet(name="d", train=data.train)
-    with says("there are 23 training rows with a known true label beside a test set of 7; take 23 or fewer"):
+    with raises("there are 23 training rows with a known true label beside a test set of 7; give 23 or fewer"):
         general(no_test, 24, rng())
-    with says("a test set of 28 rows cannot be drawn from 30 training rows"):
+    with raises("a test set of 28 rows cannot be drawn from 30 training rows"):
         general(no_test, 3, rng(), test_size=28)
-    with says("one of each class left; take 0 to 27"):
+    with raises("one row of each class must stay; give 0 to 27"):
         general(no_test, 3, rng(), test_size=-1)
-    with says("class 'bee' is missing from the training rows with a known true label"):
+    with raises("class 'bee' is missing from the training rows with a known true label"):
         general(DataSet(name="d", train=rows([0, 2] * 9, 3)), 4, rng())
-    with says("class 'cow' is missing from the clean rows: a clean set needs a row of every class"):
+    with raises("class 'cow' is missing from the clean rows: a clean set needs a row of every class"):
         general(DataSet(name="d", train=data.train, clean=rows([0, 1] * 9, 3)), 4, rng())
-    with says("a clean set of 7 is too large: there are 6 clean rows"):
+    with raises("a clean set of 7 is too large: there are 6 clean rows"):
         general(DataSet(name="d", train=data.train, clean=rows([0, 1, 2] * 2, 3)), 7, rng())
-    unknown = rows([-1] * 9, 3, given=torch.zeros(9).long())
-    with says("a clean set needs a row of each of the 3 classes, and there are 0 training rows with a known"):
-        general(DataSet(name="d", train=unknown), 3, rng())
+    unlabeled = rows([-1] * 9, 3, given=torch.zeros(9).long())
+    with raises("a clean set needs a row of each of the 3 classes, and there are 0 training rows with a known"):
+        general(DataSet(name="d", train=unlabeled), 3, rng())
 
 
 @quick
 @given(st.integers(20, 60), st.integers(0, 2**12), seeds)
-def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn_for(
-    n: int, which: int, seed: int
-) -> None:
+def test_rows_with_clean_labels_are_the_clean_set(n: int, which: int, seed: int) -> None:
     train = rows([k % 2 for k in range(n)], 2)
     clean_labels = torch.full((n,), -1)
-    clean_labels[:4] = torch.tensor([1, 0, 1, 0])  # a person's word, against what the data says
+    clean_labels[:4] = torch.tensor([1, 0, 1, 0])  # differ from the labels in the data
     clean_labels[4:12] = torch.tensor([k % 2 if which >> k & 1 else -1 for k in range(4, 12)])
     chosen = (clean_labels >= 0).nonzero()[:, 0].tolist()
     plain = general(DataSet(name="d", train=train), 2, rng(seed))
-    split = general(DataSet(name="d", train=train, clean_labels=clean_labels), 0, rng(seed))
+    split = general(DataSet(name="d", train=train, clean_labels=clean_labels), None, rng(seed))
     assert numbers(split.train, split.clean, split.test) == list(range(n))
     assert sorted(split.clean.index.tolist()) == chosen
     assert split.clean.true.tolist() == clean_labels[split.clean.index].tolist()
@@ -196,19 +196,19 @@ def test_rows_that_were_checked_are_the_clean_part_whatever_else_they_were_drawn
     assert (split.train.true == train.true[split.train.index]).all()
 
 
-def test_checked_rows_join_the_clean_part_that_the_data_has() -> None:
+def test_clean_labels_are_added_to_the_clean_part_of_the_data() -> None:
     train, own = rows([0, 1] * 10, 2), rows([0, 1, 1], 2)
     clean_labels = torch.full((20,), -1)
     clean_labels[5] = 0
     data = DataSet(name="d", train=train, clean=own, test=rows([0, 1], 2), clean_labels=clean_labels)
-    split = general(data, 0, rng())
+    split = general(data, None, rng())
     by_index = sorted(
         zip(split.clean.x[:, 0].tolist(), split.clean.true.tolist(), split.clean.given.tolist(), strict=True)
     )
-    assert by_index == [(0, 0, -1), (1, 1, -1), (2, 1, -1), (5, 0, 1)]  # nobody gave the data's own another label
+    assert by_index == [(0, 0, -1), (1, 1, -1), (2, 1, -1), (5, 0, 1)]  # the data's own clean rows have no given label
     assert 5 not in split.train.index.tolist()
     assert len(split.train) == 19
-    with says("takes the clean set from the test part, not from a file"):
+    with raises("takes the clean set from the test part, not from a file"):
         paper(data, 2, rng())
 
 
@@ -229,64 +229,62 @@ def test_paper_keeps_the_training_rows_and_halves_the_test_rows(n: int, clean: i
     assert len(set(numbers(split.clean, split.test))) == clean + n - n // 2
 
 
-def test_paper_refuses_with_a_sentence() -> None:
+def test_paper_error_messages() -> None:
     train, test = rows([0, 1] * 5, 2), rows([0, 1] * 10, 2)
-    with says("d: the paper's split takes the clean set from the test part, and the data has none; use the"):
+    with raises("d: the split 'paper' takes the clean set from the test part, and the data has none; use the"):
         paper(DataSet(name="d", train=train), 4, rng())
     data = DataSet(name="d", train=train, test=test)
-    with says("a clean set of 1 is too small for 2 classes"):
+    with raises("a clean set of 1 is too small for 2 classes"):
         paper(data, 1, rng())
-    with says("a clean set of 11 is too large: there are 10 rows in half of the 20 test rows; take 10 or fewer"):
+    with raises("a clean set of 11 is too large: there are 10 rows in half of the 20 test rows; give 10 or fewer"):
         paper(data, 11, rng())
-    with says("class 'bee' is missing from the clean set drawn from the test rows"):
+    with raises("class 'bee' is missing from the clean set drawn from the test rows"):
         paper(DataSet(name="d", train=train, test=rows([0] * 20, 2)), 5, rng())
 
 
-def test_the_table() -> None:
+def test_splits() -> None:
     assert list(SPLITS) == ["general", "paper"]
     data = DataSet(name="d", train=rows([0, 1] * 20, 2), test=rows([0, 1] * 20, 2))
     for split in SPLITS.values():
         assert len(split(data, 10, rng()).clean) == 10
 
 
-# --- holding out and removing labels --------------------------------------------------------------
+# --- hold-out, limit and removed labels --------------------------------------------------------------
 
 
 @quick
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=6), seeds)
 def test_hold_out_is_disjoint_complete_and_never_empties_a_class(counts: list[int], seed: int) -> None:
-    clean = rows(spread(counts), len(counts))
-    learn, select = hold_out(clean, rng(seed))
-    assert numbers(learn, select) == list(range(sum(counts)))
-    assert min(counts_of(learn)) >= 1
-    assert len(select) == min(max(1, round(sum(counts) / 5)), sum(counts) - len(counts))
-    # Those with one row give none, which others make up for: never less than their share rounded down.
-    for n, held in zip(counts, counts_of(select), strict=True):
-        assert held >= min(n - 1, math.floor(len(select) * n / sum(counts)))
-    assert hold_out(clean, rng(seed))[1].index.tolist() == select.index.tolist()
+    clean = rows(shuffled_labels(counts), len(counts))
+    remaining, held_out = hold_out(clean, rng(seed))
+    assert numbers(remaining, held_out) == list(range(sum(counts)))
+    assert min(class_counts(remaining)) >= 1
+    assert len(held_out) == min(max(1, round(sum(counts) / 5)), sum(counts) - len(counts))
+    # Classes with one row contribute none, others more: at least their share rounded down.
+    for n, count in zip(counts, class_counts(held_out), strict=True):
+        assert count >= min(n - 1, math.floor(len(held_out) * n / sum(counts)))
+    assert hold_out(clean, rng(seed))[1].index.tolist() == held_out.index.tolist()
 
 
 def test_hold_out_by_hand() -> None:
-    assert counts_of(hold_out(rows(spread([50, 30, 20]), 3), rng())[1]) == [10, 6, 4]
-    assert counts_of(hold_out(rows(spread([10, 10]), 2), rng())[1]) == [2, 2]
-    assert counts_of(hold_out(rows(spread([13, 7]), 2), rng())[1]) == [3, 1]  # 2.6 and 1.4
-    assert counts_of(hold_out(rows([0, 0], 1), rng())[1]) == [1]  # a fifth is none, but one is possible
-    assert counts_of(hold_out(rows(spread([1, 1, 3]), 3), rng())[1]) == [0, 0, 1]
-    assert counts_of(hold_out(rows(spread([1, 1, 1, 1, 1, 5]), 6), rng())[1]) == [0, 0, 0, 0, 0, 2]
+    assert class_counts(hold_out(rows(shuffled_labels([50, 30, 20]), 3), rng())[1]) == [10, 6, 4]
+    assert class_counts(hold_out(rows(shuffled_labels([10, 10]), 2), rng())[1]) == [2, 2]
+    assert class_counts(hold_out(rows(shuffled_labels([13, 7]), 2), rng())[1]) == [3, 1]  # 2.6 and 1.4
+    assert class_counts(hold_out(rows([0, 0], 1), rng())[1]) == [1]  # at least one
+    assert class_counts(hold_out(rows(shuffled_labels([1, 1, 3]), 3), rng())[1]) == [0, 0, 1]
+    assert class_counts(hold_out(rows(shuffled_labels([1, 1, 1, 1, 1, 5]), 6), rng())[1]) == [0, 0, 0, 0, 0, 2]
 
 
-def test_one_sample_a_class_leaves_nothing_to_select_on() -> None:
-    learn, select = hold_out(rows([2, 0, 1], 3), rng())
-    assert numbers(learn) == [0, 1, 2]
-    assert len(select) == len(select.given) == len(select.ids) == 0
-    assert select.x.shape == (0, 1)
+def test_one_sample_per_class_leaves_nothing_to_hold_out() -> None:
+    remaining, held_out = hold_out(rows([2, 0, 1], 3), rng())
+    assert numbers(remaining) == [0, 1, 2]
+    assert len(held_out) == len(held_out.given) == len(held_out.ids) == 0
+    assert held_out.x.shape == (0, 1)
 
 
 @quick
 @given(st.lists(st.integers(-1, 2), min_size=6, max_size=40), st.data(), seeds)
-def test_labels_are_removed_from_exactly_so_many_labeled_rows(
-    labels: list[int], data: st.DataObject, seed: int
-) -> None:
+def test_remove_labels(labels: list[int], data: st.DataObject, seed: int) -> None:
     labeled = sum(label >= 0 for label in labels)
     before = rows([0] * len(labels), 3, given=torch.tensor(labels))
     n = data.draw(st.integers(0, max(0, labeled - 3)))
@@ -299,22 +297,23 @@ def test_labels_are_removed_from_exactly_so_many_labeled_rows(
 
 
 def test_removing_too_many_labels_is_refused() -> None:
-    sentence = (
-        "cannot remove the labels of {} rows: of 9 labeled rows 3 stay, as many as there are classes; take 0 to 6"
+    message = (
+        "cannot remove the labels of {} rows: of 9 labeled rows at least 3 must stay labeled, the number of classes; "
+        "give 0 to 6"
     )
     for n in (7, -1):
-        with says(sentence.format(n)):
+        with raises(message.format(n)):
             remove_labels(rows([0, 1, 2] * 3 + [-1], 3), n, rng())
     assert int((remove_labels(rows([0, 1, 2] * 3, 3), 6, rng()).given >= 0).sum()) == 3
 
 
-def test_a_limit_takes_so_many_rows_in_their_order() -> None:
+def test_limit_rows() -> None:
     whole = rows([0, 1, 2] * 10, 3)
-    assert limit_rows(whole, 0, rng()) is whole
-    some = numbers(limit_rows(whole, 12, rng()))
-    assert len(some) == 12
-    assert some == sorted(some)
-    assert some != numbers(limit_rows(whole, 12, rng(1)))
-    for n in (1, 31, -2):
-        with says(f"limit {n}: there are 30 training rows; take 2 to 30, or 0 for all"):
+    assert limit_rows(whole, None, rng()) is whole
+    limited = numbers(limit_rows(whole, 12, rng()))
+    assert len(limited) == 12
+    assert limited == sorted(limited)
+    assert limited != numbers(limit_rows(whole, 12, rng(1)))
+    for n in (0, 1, 31, -2):
+        with raises(f"limit is {n}, and there are 30 training rows; give 2 to 30"):
             limit_rows(whole, n, rng())

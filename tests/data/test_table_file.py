@@ -1,4 +1,4 @@
-"""Tables in files: however many columns there are, the first line is read once."""
+"""Table files with many columns, duplicate names and skipped rows."""
 
 from pathlib import Path
 
@@ -21,18 +21,18 @@ def wide(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_first_line_is_read_once_a_reading(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_is_read_once(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     lines = table_file._lines
     monkeypatch.setattr(table_file, "_lines", lambda path: opened.append(path) or lines(path))  # type: ignore[func-returns-value]
     rows = list(table_file.iterate_rows(wide, [f"c{k}" for k in reversed(range(WIDE))]))
     assert rows[1] == [str(1 + k) for k in reversed(range(WIDE))]
-    assert len(opened) == 2  # the first line, and all rows
+    assert len(opened) == 2  # for the header, and for the rows
     read(wide, ReadOptions(clean_column="ok"))
     assert len(opened) < 10
 
 
-def test_many_columns_that_are_named_are_found(wide: Path) -> None:
+def test_many_named_columns(wide: Path) -> None:
     names = tuple(f"c{k}" for k in range(WIDE))
     found = find_columns(wide, Columns(kind="table", samples=names), None)
     assert found.label == "label"
@@ -46,15 +46,15 @@ def test_many_columns_that_are_named_are_found(wide: Path) -> None:
     assert len(str(refused.value)) < 300
 
 
-def test_a_name_that_comes_twice_is_said(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,b,c,b,a\n1,2,3,4,5\n")
-    with pytest.raises(InputError, match="two columns have the name 'a'; give each its own"):
+    with pytest.raises(InputError, match="two columns have the name 'a'; rename one of them"):
         table_file.column_names(file)
 
 
-def test_rows_keep_their_number_in_the_table(tmp_path: Path) -> None:
-    """Whichever rows are clean, or cannot be read: what is looked up by it is another row's otherwise."""
+def test_index_is_the_row_number_in_the_table(tmp_path: Path) -> None:
+    """Also if rows are clean, or cannot be read."""
     file = tmp_path / "t.csv"
     cells = [("1.x" if k in (3, 8) else f"{k}.5", "ab"[k % 2], int(k in (0, 1, 6))) for k in range(60)]
     file.write_text("v,label,ok\n" + "".join(f"{v},{label},{ok}\n" for v, label, ok in cells))
@@ -62,4 +62,4 @@ def test_rows_keep_their_number_in_the_table(tmp_path: Path) -> None:
     assert data.clean is not None
     assert (data.train.index.tolist()[:5], data.clean.index.tolist()) == ([2, 4, 5, 7, 9], [0, 1, 6])
     assert data.train.ids == tuple(map(str, data.train.index.tolist()))
-    assert (data.samples, len(data.train)) == (60, 55)
+    assert (data.index_size, len(data.train)) == (60, 55)

@@ -1,4 +1,4 @@
-"""Kernels of our own, with no card: compiled once and kept on disk, started with what the driver asks for."""
+"""NVRTC kernels without a GPU: compiled once, cached on disk, launched with the arguments the driver expects."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Driver:
-    """Notes what it is asked to do; a launch notes the values its arguments point to."""
+class FakeDriver:
+    """Stores the arguments of each call, and returns `result`."""
 
-    def __init__(self, answer: int = 0) -> None:
-        self.answer, self.calls = answer, dict[str, Any]()
+    def __init__(self, result: int = 0) -> None:
+        self.result, self.calls = result, dict[str, Any]()
 
     def cuModuleLoadData(self, module: Any, binary: bytes) -> int:
         self.calls["binary"] = binary
-        return self.answer
+        return self.result
 
     def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
         self.calls["name"] = name
-        return self.answer
+        return self.result
 
-    def cuFuncSetAttribute(self, function: Any, what: int, value: int) -> int:
-        self.calls["shared"] = what, value
-        return self.answer
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self.calls["attribute"] = attribute, value
+        return self.result
 
     def cuLaunchKernel(self, function: Any, *args: Any) -> int:
-        *shape, stream, places, extra = args
-        kinds = ctypes.c_void_p, ctypes.c_int
-        found = [ctypes.cast(place, ctypes.POINTER(kind))[0] for place, kind in zip(places, kinds, strict=True)]
-        self.calls["launch"] = shape, stream.value, found, extra
-        return self.answer
+        *dimensions, stream, pointers, extra = args
+        types = ctypes.c_void_p, ctypes.c_int
+        values = [ctypes.cast(p, ctypes.POINTER(type_))[0] for p, type_ in zip(pointers, types, strict=True)]
+        self.calls["launch"] = dimensions, stream.value, values, extra
+        return self.result
 
     def cuTensorMapEncodeTiled(self, *args: Any) -> int:
-        _, kind, count, where, sizes, strides, box, *_ = args
-        self.calls["map"] = kind, count, where.value, list(sizes), list(strides), list(box)
-        return self.answer
+        _, dtype, rank, address, sizes, strides, box, *_ = args
+        self.calls["map"] = dtype, rank, address.value, list(sizes), list(strides), list(box)
+        return self.result
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
-    """No card, no compiler."""
-    found = Driver()
-    monkeypatch.setattr(nvrtc, "_driver", lambda: found)
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDriver:
+    """A driver and a compiler that need no GPU."""
+    fake = FakeDriver()
+    monkeypatch.setattr(nvrtc, "_driver", lambda: fake)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -63,42 +63,42 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
         return b"code\n of " + name.encode(), f"_Z{name}"
 
     monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", compile_)
-    found.calls["compiled"] = compiled
-    return found
+    fake.calls["compiled"] = compiled
+    return fake
 
 
-CARD = torch.device("cuda", 0)
+GPU = torch.device("cuda", 0)
 
 
-def test_a_kernel_is_compiled_once_and_found_on_disk(driver: Driver) -> None:
-    """Another source, or another name, is another kernel."""
+def test_kernel_is_compiled_once_and_loaded_from_disk(driver: FakeDriver) -> None:
+    """Another source or name is another kernel."""
     for _ in range(2):
-        nvrtc.Kernel("text", "double<2>", 100, CARD)
+        nvrtc.Kernel("text", "double<2>", 100, GPU)
         assert (driver.calls["binary"], driver.calls["name"]) == (b"code\n of double<2>", b"_Zdouble<2>")
-    nvrtc.Kernel("text", "double<3>", 100, CARD)
-    nvrtc.Kernel("other text", "double<2>", 100, CARD)
+    nvrtc.Kernel("text", "double<3>", 100, GPU)
+    nvrtc.Kernel("other text", "double<2>", 100, GPU)
     assert driver.calls["compiled"] == ["text", "text", "other text"]
 
 
-def test_a_kernel_is_started_with_its_arguments(driver: Driver) -> None:
-    """Tensors as where they lie, numbers as they are, on the current stream."""
-    kernel = nvrtc.Kernel("text", "double", 100, CARD)
-    assert driver.calls["shared"] == (8, 100)
+def test_kernel_is_launched_on_the_current_stream(driver: FakeDriver) -> None:
+    """Tensors are passed as addresses, numbers as they are."""
+    kernel = nvrtc.Kernel("text", "double", 100, GPU)
+    assert driver.calls["attribute"] == (8, 100)
     x = torch.zeros(4)
     kernel((5, 2), 128, x, 42)
     assert driver.calls["launch"] == ([5, 2, 1, 128, 1, 1, 100], 7, [x.data_ptr(), 42], None)
 
 
-def test_a_map_has_the_dimensions_the_other_way_around(driver: Driver) -> None:
-    """The driver counts the fastest first, and strides in bytes without it."""
+def test_tensor_map_has_the_fastest_dimension_first(driver: FakeDriver) -> None:
+    """Strides are in bytes, without that of the fastest dimension."""
     x = torch.zeros(2, 8, 16, 64, dtype=torch.bfloat16)
-    assert isinstance(nvrtc.boxes(x, [1, 10, 18, 64]), nvrtc.Map)
+    assert isinstance(nvrtc.make_tensor_map(x, [1, 10, 18, 64]), nvrtc.TensorMap)
     sizes, strides = [64, 16, 8, 2], [128, 2048, 16384]
     assert driver.calls["map"] == (9, 4, x.data_ptr(), sizes, strides, [64, 18, 10, 1])
 
 
-def test_what_the_driver_refuses_is_said(driver: Driver) -> None:
-    """The engine takes the eager path then, with this as the reason."""
-    driver.answer = 201
-    with pytest.raises(RuntimeError, match="driver says 201"):
-        nvrtc.Kernel("text", "double", 100, CARD)
+def test_driver_error_is_raised(driver: FakeDriver) -> None:
+    """The engine falls back with this reason."""
+    driver.result = 201
+    with pytest.raises(RuntimeError, match="driver returned error 201"):
+        nvrtc.Kernel("text", "double", 100, GPU)

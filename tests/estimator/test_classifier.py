@@ -1,4 +1,4 @@
-"""The estimator beyond scikit-learn's checks: what the clean set does, kinds of samples and labels, what comes back."""
+"""MetaLabelNetClassifier: effect of the clean set, formats of samples and labels, attributes, wrong input."""
 
 import pickle
 import warnings
@@ -29,7 +29,9 @@ def test_clean_set_improves_accuracy() -> None:
         right[method] = float((clf.labels_ == data.true).mean())
     assert score["metalabelnet"] > score["cross-entropy"] + 0.05
     assert score["metalabelnet"] > 0.85
-    assert right["metalabelnet"] >= right["cross-entropy"] > before + 0.2  # their warm-up, and its looks, are the same
+    assert (
+        right["metalabelnet"] >= right["cross-entropy"] > before + 0.2
+    )  # both have the same warm-up and its snapshots
 
 
 def test_labels_and_suspects() -> None:
@@ -120,11 +122,11 @@ def test_scale_of_features_does_not_matter() -> None:
     difference = plain.predict_proba(data.X_test) - moved.predict_proba(data.X_test * scale + shift)
     assert np.abs(difference).max() < 1e-3
     raw = quick(epochs=3, standardize=False).fit(data.X, data.y, clean_mask=data.clean_mask)
-    assert raw.samples_.mean is None
+    assert raw.sample_format_.mean is None
 
 
 class OwnNet(nn.Module):
-    """A network of somebody's own."""
+    """A user's network."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -157,7 +159,7 @@ def test_pickle_round_trip() -> None:
     for clf in (quick(epochs=2), quick("co-teaching", epochs=2), quick(epochs=2, net=OwnNet(5, 3))):
         clf.fit(data.X, data.y, clean_mask=data.clean_mask)
         content = pickle.dumps(clf)
-        assert data.X.astype(np.float32).tobytes()[:64] not in content  # the samples stay at home
+        assert data.X.astype(np.float32).tobytes()[:64] not in content  # the samples are not pickled
         read = pickle.loads(content)
         assert np.array_equal(read.predict_proba(data.X_test), clf.predict_proba(data.X_test))
         assert np.array_equal(read.labels_, clf.labels_)
@@ -166,20 +168,22 @@ def test_pickle_round_trip() -> None:
 def test_fit_without_clean_set_warns() -> None:
     data = blobs()
     with pytest.warns(
-        NoCleanSetWarning, match="instead of metalabelnet, which needs one.*those it is trained on"
+        NoCleanSetWarning, match="instead of metalabelnet, which needs a clean set.*labels of the training samples"
     ) as caught:
         instead = quick().fit(data.X, data.y)
     assert caught[0].filename == __file__
-    with pytest.warns(NoCleanSetWarning, match="pencil is trained, .* a fifth of the samples, put aside"):
+    with pytest.warns(NoCleanSetWarning, match="pencil is trained, .* a held-out fifth of the samples"):
         as_asked = quick("pencil").fit(data.X, data.y, clean_mask=np.zeros(len(data.y)))
     assert (instead.method_, as_asked.method_) == ("gce", "pencil")
     assert (instead.summary_["unlabeled"], as_asked.summary_["unlabeled"]) == (0, 32)
     wrong = data.y != data.true
     for clf in (instead, as_asked):
         assert clf.score(data.X_test, data.y_test) > 0.8
-        assert clf.suspects_[wrong].mean() > 0.9  # those put aside too
+        assert clf.suspects_[wrong].mean() > 0.9  # the held-out samples too
         assert clf.suspects_[~wrong].mean() < 0.1
-    with pytest.warns(NoCleanSetWarning, match="instead of co-teaching"):  # it would look for the noise rate there
+    with pytest.warns(
+        NoCleanSetWarning, match="instead of co-teaching"
+    ):  # it estimates the noise rate on the clean set
         quick("co-teaching", epochs=2).fit(data.X, data.y)
     with pytest.warns(NoCleanSetWarning, match="co-teaching is trained"):
         quick("co-teaching", epochs=2, settings={"noise_rate": 0.3}).fit(data.X, data.y)
@@ -213,41 +217,44 @@ def check_error(sentence: str, change: Any = None, **settings: Any) -> None:
 
 def test_wrong_input() -> None:
     check_error("class '2' is missing from the clean set", lambda d: {"clean_mask": d.clean_mask & (d.y != 2)})
-    check_error("trusted is int64 of shape", lambda d: {"clean_mask": np.flatnonzero(d.clean_mask)})
-    check_error("trusted: sample 3 has no label", lambda d: {"y": np.where(np.arange(160) == 3, -1, d.y),
-                                                         "clean_mask": d.clean_mask | (np.arange(160) == 3)})  # fmt: skip
+    check_error("clean_mask is int64 of shape", lambda d: {"clean_mask": np.flatnonzero(d.clean_mask)})
+    fourth = np.arange(160) == 3
+    check_error(
+        "clean_mask: sample 3 is unlabeled",
+        lambda d: {"y": np.where(fourth, -1, d.y), "clean_mask": d.clean_mask | fourth},
+    )
     check_error("no sample has a label", lambda d: {"y": np.full(160, -1)})
-    check_error("labels are of different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
-    check_error("labels are of the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
-    check_error("labels are of the type bytes: give all as text", lambda d: {"y": np.array([b"a", b"b"] * 80, object)})
+    check_error("labels have different types", lambda d: {"y": np.array(["a", 1] * 80, dtype=object)})
+    check_error("labels have the type bytes_: give all as text", lambda d: {"y": d.y.astype("S1")})
+    check_error("labels have the type bytes: give all as text", lambda d: {"y": np.array([b"a", b"b"] * 80, object)})
     check_error("did you mean 'metalabelnet'", method="metalabelnets")
     check_error("did you mean 'beta'", settings={"betta": 1.0})
-    check_error("epochs='many': give a whole number", epochs="many")
-    check_error("warmup 6 leaves nothing", warmup=6)
+    check_error("epochs='many': give an integer", epochs="many")
+    check_error("warmup 6 is too large for 6 epochs of metalabelnet", warmup=6)
     check_error("lr_milestones='never'", lr_milestones="never")
-    check_error("rate='fast': give a number", lr="fast")
-    check_error("give the method's settings by name", settings=["beta"])
-    check_error("too large to be standardised", lambda d: {"X": d.X * 1e200})
-    check_error(r"up to .*e\+201, too large for single precision", lambda d: {"X": d.X * 1e200}, standardize=False)
-    check_error(r"up to .*e\+21, too large for single precision", lambda d: {"X": d.X * 1e20}, standardize=False)
+    check_error("lr='fast': give a number", lr="fast")
+    check_error("give a mapping of the method's settings", settings=["beta"])
+    check_error("too large to standardize", lambda d: {"X": d.X * 1e200})
+    check_error(r"up to .*e\+201, too large for float32", lambda d: {"X": d.X * 1e200}, standardize=False)
+    check_error(r"up to .*e\+21, too large for float32", lambda d: {"X": d.X * 1e20}, standardize=False)
     check_error("net=3: give auto", net=3)
-    check_error("makes int, not an nn.Module", net=lambda shape, classes: 3)
-    check_error("the network cannot read a batch of shape", net=OwnNet(4, 3))
-    check_error(r"gives \(2, 7\) for 2 samples", net=OwnNet(5, 7), method="gce")
-    check_error("both the second and the last number can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
+    check_error("returns int: it must return an nn.Module", net=lambda shape, classes: 3)
+    check_error("the network fails on a batch of shape", net=OwnNet(4, 3))
+    check_error(r"returns \(2, 7\) for 2 samples", net=OwnNet(5, 7), method="gce")
+    check_error("both the second and the last axis can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
     check_error("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
-    check_error("is for images, and these are none", augment="crop")
+    check_error("the samples are not images", augment="crop")
 
 
 def test_too_large_values_in_predict() -> None:
     data = blobs()
     clf = quick(epochs=2).fit(data.X, data.y, clean_mask=data.clean_mask)
-    with pytest.raises(InputError, match=r"X has numbers up to 1e\+300, too large for single precision: scale"):
+    with pytest.raises(InputError, match=r"X has values up to 1e\+300, too large for float32: scale"):
         clf.predict_proba(np.where(np.arange(5) == 2, 1e300, data.X_test))
     pictures = images()
     x = pictures.X / 255.0
     clf = quick(epochs=2).fit(x, pictures.y, clean_mask=pictures.clean_mask)
-    with pytest.raises(InputError, match="too large for single precision"):
+    with pytest.raises(InputError, match="too large for float32"):
         clf.predict(x[:4] * 1e300)
 
 
@@ -256,12 +263,12 @@ def test_clean_mask_with_missing_values() -> None:
     data = blobs()
     mask = pandas.array(data.clean_mask, dtype="boolean")
     mask[3] = pandas.NA
-    with pytest.raises(InputError, match="trusted has gaps"):
+    with pytest.raises(InputError, match="clean_mask has missing values"):
         quick().fit(data.X, data.y, clean_mask=mask)
 
 
 def test_integer_labels_with_missing_values() -> None:
-    """As pandas holds whole numbers with missing ones, in numpy with NaN or None."""
+    """Pandas stores missing integers as NA, numpy as NaN or None."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
     gaps = ~data.clean_mask & (np.arange(len(data.y)) % 9 == 0)
@@ -284,7 +291,7 @@ def test_integer_labels_with_missing_values() -> None:
 
 
 def test_boolean_labels_with_missing_values() -> None:
-    """As pandas holds them: classes are False and True, and a gap is no label."""
+    """The classes are False and True, and a missing value means unlabeled."""
     pandas = pytest.importorskip("pandas")
     data = blobs()
     gaps = ~data.clean_mask & (np.arange(len(data.y)) % 9 == 0)

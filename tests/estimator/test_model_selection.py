@@ -1,4 +1,4 @@
-"""The estimator among scikit-learn's tools: pipelines, cross-validation with trusted rows routed, searches."""
+"""The estimator in scikit-learn's tools: pipelines, cross-validation with a routed clean mask, grid search."""
 
 from typing import Any
 
@@ -20,14 +20,16 @@ def quick(**changes: Any) -> MetaLabelNetClassifier:
 
 
 def folds(clean_mask: np.ndarray, y: np.ndarray) -> list[Any]:
-    """Every fold with its share of the trusted rows of every class."""
+    """Return folds stratified by class and clean mask."""
     return list(StratifiedKFold(2, shuffle=True, random_state=0).split(y, 2 * y + clean_mask))
 
 
 def test_pipeline() -> None:
     data = blobs()
     plain = quick().fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
-    pipe = make_pipeline(StandardScaler(), quick()).fit(data.X, data.y, metalabelnetclassifier__trusted=data.clean_mask)
+    pipe = make_pipeline(StandardScaler(), quick()).fit(
+        data.X, data.y, metalabelnetclassifier__clean_mask=data.clean_mask
+    )
     assert np.abs(pipe.predict_proba(data.X_test) - plain).max() < 1e-3
     with config_context(enable_metadata_routing=True):
         routed = make_pipeline(StandardScaler(), quick().set_fit_request(clean_mask=True))
@@ -47,7 +49,7 @@ def test_cross_validation_routes_clean_mask() -> None:
         quick().fit(data.X[a], data.y[a], clean_mask=data.clean_mask[a]).score(data.X[b], data.y[b]) for a, b in cv
     ]
     assert scores.tolist() == by_hand
-    assert scores.min() > 0.55  # of labels 30 % of which are wrong
+    assert scores.min() > 0.55  # 30 % of the labels are wrong
 
 
 def test_score_ignores_unlabeled_samples() -> None:
@@ -64,7 +66,7 @@ def test_score_ignores_unlabeled_samples() -> None:
     assert clf.score(data.X_test, y, weight) == clf.score(data.X_test[known], y[known], weight[known])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         clf.score(data.X_test, y[:10])
-    with pytest.raises(ValueError, match="some must have one to score by"):
+    with pytest.raises(ValueError, match="give at least one labeled sample to score"):
         clf.score(data.X_test, np.full(len(y), -1))
     noisy = data.y.copy()
     noisy[np.flatnonzero(~data.clean_mask)[::4]] = -1

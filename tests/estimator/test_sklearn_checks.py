@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, with few epochs: without a clean set, and with every label trusted."""
+"""scikit-learn's common checks, with few epochs: without a clean set, and with every sample clean."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How these tests call the program: in this process, in a forked one, or as a user does."""
+"""Ways to run the command line in tests: in this process, in a forked process, or in a new process."""
 
 import json
 import os
@@ -15,15 +15,13 @@ import pytest
 
 from metalabelnet.cli import main
 
-sys.path.append(str(Path(__file__).parents[1] / "train"))  # for `tiny`, which both folders use
-
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TINY = "--noise uniform:0.4 --clean 18 --unlabeled 14 --epochs 5 --warmup 2 --batch-size 12 --lr 0.05 --device cpu"
 
 
 @dataclass
 class CliResult:
-    """What a call gave back."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -31,27 +29,27 @@ class CliResult:
 
 
 def run_cli(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> CliResult:
-    """Call the program in this process."""
+    """Run a command in this process."""
     capsys.readouterr()
     try:
         code = main(list(arguments))
-    except SystemExit as end:  # argparse's way
+    except SystemExit as end:  # raised by argparse
         code = int(end.code or 0)
-    output = capsys.readouterr()
-    return CliResult(code, output.out, output.err)
+    captured = capsys.readouterr()
+    return CliResult(code, captured.out, captured.err)
 
 
 class Forked:
-    """A call under way in a process of its own."""
+    """A command that runs in a forked process."""
 
     def __init__(self, forker: "Forker", arguments: Sequence[str], folder: Path) -> None:
         self.forker, self.err, self.out = forker, folder / "err.txt", folder / "out.txt"
-        order = {"arguments": list(arguments), "out": str(self.out), "err": str(self.err)}
-        forker.write(json.dumps(order))
+        request = {"arguments": list(arguments), "out": str(self.out), "err": str(self.err)}
+        forker.write(json.dumps(request))
         self.pid = int(forker.read())
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and whatever it has started."""
+        """Send a signal to the process and its children."""
         os.killpg(self.pid, number)
 
     def wait(self) -> int:
@@ -59,13 +57,13 @@ class Forked:
 
 
 class Forker:
-    """A process that has imported the program and forks: see forker.py."""
+    """A process that has imported the package and forks for every command; see fork_server.py."""
 
     def __init__(self, data: Path) -> None:
         program = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(data)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT)
-        self.modules: list[str] = self.read()
+        assert self.read() == "ready"
 
     def read(self) -> Any:
         assert self.process.stdout is not None
@@ -82,8 +80,8 @@ class Forker:
         self.process.communicate()
 
 
-class Started:
-    """A call under way as a user starts it: the interface of `Forked`, and seconds slower."""
+class Spawned:
+    """A command that runs in a new process: the interface of `Forked`, but it starts seconds later."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self.err, self.out = folder / "err.txt", folder / "out.txt"
@@ -99,15 +97,15 @@ class Started:
         return self.process.wait(120)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until it is so."""
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until the condition holds; fail after some seconds."""
     until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "waited in vain"
+    while not condition():
+        assert time.monotonic() < until, f"condition still false after {seconds} s"
         time.sleep(0.002)
 
 
 def count_finished_epochs(folder: Path) -> int:
-    """How many epochs the run has written down."""
+    """Return the number of epochs in the run folder's metrics."""
     file = folder / "metrics.jsonl"
     return len(file.read_bytes().splitlines()) if file.exists() else 0

@@ -1,4 +1,4 @@
-"""Data for these tests: digits with wrong labels, and blobs that are learned in no time."""
+"""Arrays with noisy labels: digits, and blobs and images that are learned in seconds."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class NoisyData(NamedTuple):
 
 
 def add_label_noise(X: np.ndarray, true: np.ndarray, clean: int, wrong: float, test: int, seed: int = 0) -> NoisyData:
-    """So many labels of each class trusted, and a share of the others drawn from the other classes."""
+    """Return data with `clean` clean samples per class, and a share of the other labels flipped at random."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(X))
     X, true, X_test, y_test = X[order[test:]], true[order[test:]], X[order[:test]], true[order[:test]]
@@ -30,7 +30,7 @@ def add_label_noise(X: np.ndarray, true: np.ndarray, clean: int, wrong: float, t
 
 
 def digits() -> NoisyData:
-    """Images (N, 8, 8) with half of the labels wrong."""
+    """Return images (N, 8, 8) with half of the labels wrong."""
     values, true = load_digits(return_X_y=True)
     X = np.rint(values * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
     return add_label_noise(X, true, clean=10, wrong=0.5, test=900)
@@ -42,7 +42,7 @@ def blobs(wrong: float = 0.3) -> NoisyData:
 
 
 def images(dtype: type = np.uint8) -> NoisyData:
-    """Colour images, channels last, whose bright column tells the class."""
+    """Return color images, channels last, with a bright column for the class."""
     rng = np.random.default_rng(0)
     true = np.arange(160) % 3
     X = rng.integers(0, 120, (160, 8, 8, 3))

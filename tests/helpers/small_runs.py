@@ -13,9 +13,8 @@ from metalabelnet.train.settings import Run
 
 FAST_SETTINGS = {"mlnt": {"synthetic": 2}}  # the default of ten takes five times as long
 # Variants of a method that must fulfill the same contract.
-METHOD_VARIANTS = {
-    f"metalabelnet:{kind}": {"label_net": kind} for kind in ("mlp", "mlp-batchnorm", "mlp-batchnorm-dropout")
-}
+LABEL_NETS = ("mlp", "mlp-batchnorm", "mlp-batchnorm-dropout")
+METHOD_VARIANTS = {f"metalabelnet:{kind}": {"label_net": kind} for kind in LABEL_NETS}
 CLASSES = ("left", "middle", "right")
 
 
@@ -39,9 +38,8 @@ def small_problem(unlabeled: int = 0, wrong: float = 0.2) -> Problem:
         train = train.with_given_labels(given)
     clean = column_images(12, seed=1)
     clean = clean.with_given_labels(torch.full_like(clean.given, -1))
-    return Problem(
-        train=train, clean=clean, validation=column_images(9, seed=2), test=column_images(30, seed=3), noise_rate=wrong
-    )
+    validation, test = column_images(9, seed=2), column_images(30, seed=3)
+    return Problem(train=train, clean=clean, validation=validation, test=test, noise_rate=wrong)
 
 
 def small_run(method: str, **changes: Any) -> Run:

@@ -1,4 +1,4 @@
-"""Somebody's own data, made in the test: pictures in folders, tables, texts, with labels that are wrong in places."""
+"""User data for tests: image folders, tables and texts with some wrong labels."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 FRUIT = ("Äpfel rot", "birne", "cherry pie")
-# The label table of the selected epoch alone: what the model itself says.
+# With --snapshots 0 the label table comes from the selected epoch alone, so that it equals the model's predictions.
 QUICK = "--epochs 3 --warmup 1 --batch-size 16 --lr 0.05 --device cpu --snapshots 0"
 
 
@@ -27,7 +27,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def picture(kind: int, random: np.random.Generator, size: tuple[int, int] = (12, 12)) -> Image.Image:
-    """Noise with a bright band where the kind says."""
+    """Return a noise image with a bright band at the position of its class."""
     pixels = random.integers(0, 120, (size[1], size[0], 3))
     band = size[0] // 3
     pixels[:, kind * band : (kind + 1) * band] += 110
@@ -35,9 +35,9 @@ def picture(kind: int, random: np.random.Generator, size: tuple[int, int] = (12,
 
 
 def write_photos(root: Path, count: int = 90, unlabeled: int = 5) -> list[tuple[str, str]]:
-    """Pictures in a folder per class, a fifth of them in a wrong one, some in none; gives each one's id and its truth.
+    """Write images in one folder per class, a fifth of them in a wrong one; return the id and true label of each.
 
-    A class of three samples comes last: grey pictures.
+    The first ones are unlabeled. A class of three gray images comes last.
     """
     random = np.random.default_rng(0)
     true_label = []
@@ -57,7 +57,7 @@ def write_photos(root: Path, count: int = 90, unlabeled: int = 5) -> list[tuple[
 
 
 def table_rows(count: int, seed: int = 0) -> list[list[str]]:
-    """id, width, note, color, label, checked: two informative columns, gaps, a category, a few labels missing."""
+    """Return rows of `TABLE_COLUMNS`: two informative columns, missing values, a category, some labels missing."""
     random = np.random.default_rng(seed)
     rows = []
     for k in range(count):
@@ -75,14 +75,14 @@ TABLE_COLUMNS = ("id", "width", "noise", "color", "label", "checked")
 
 
 def text_rows(count: int, seed: int = 0) -> list[list[str]]:
-    """text, label, checked: words of two topics."""
+    """Return rows of text, label, checked: words of two topics."""
     random = np.random.default_rng(seed)
     sport, business = ("goal", "team", "ball", "match", "player"), ("bank", "stock", "market", "price", "money")
     rows = []
     for k in range(count):
         kind = k % 2
-        output = [str(random.choice((sport, business)[kind if random.random() < 0.85 else 1 - kind])) for _ in range(8)]
+        words = [str(random.choice((sport, business)[kind if random.random() < 0.85 else 1 - kind])) for _ in range(8)]
         wrong = k % 5 == 0 and k % 6 > 1
         topic = ("sport", "business")[kind if not wrong else 1 - kind]
-        rows.append([" ".join(output), topic, "1" if k % 6 < 2 else "0"])
+        rows.append([" ".join(words), topic, "1" if k % 6 < 2 else "0"])
     return rows

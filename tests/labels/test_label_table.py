@@ -1,4 +1,4 @@
-"""The label table: a row a training sample, the classifier's guess beside the label it was given."""
+"""The label table: content of labels.csv, many classes, and labels for new data."""
 
 import csv
 import dataclasses
@@ -13,33 +13,33 @@ from torch import Tensor
 from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.inference.relabel import relabel
-from metalabelnet.labels.label_table import LabelTable, decimals
+from metalabelnet.labels.label_table import LabelTable, format_decimals
 from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.train import RunFolder, train
 from metalabelnet.train.prepare import prepare
 from tiny_data import CLASSES, table_samples, tiny_run, write_npz
 
-FIRST = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]
+FIRST_COLUMNS = ["index", "id", "given", "label", "confidence", "suspect", "suspicion", "true"]
 
 
-def read(text: str) -> list[dict[str, str]]:
+def read_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run whose table is made of the selected epoch alone, as for new data."""
+    """A finished run whose labels come from the selected epoch alone, as for new data."""
     place = tmp_path_factory.mktemp("labels")
     train(tiny_run(write_npz(place / "tiny.npz"), snapshots=0), folder=place / "run")
     return place / "run"
 
 
-def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
+def test_table_without_snapshots_is_the_calibrated_classifier(tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), snapshots=0)
     result = train(run, folder=tmp_path / "run")
     rows = prepare(run).train
-    table = read((tmp_path / "run" / "labels.csv").read_text(encoding="utf-8"))
-    assert list(table[0]) == [*FIRST, *(f"p_{name}" for name in CLASSES), *(f"soft_{name}" for name in CLASSES)]
+    table = read_csv((tmp_path / "run" / "labels.csv").read_text(encoding="utf-8"))
+    assert list(table[0]) == [*FIRST_COLUMNS, *(f"p_{name}" for name in CLASSES), *(f"soft_{name}" for name in CLASSES)]
     assert [int(row["index"]) for row in table] == rows.index.tolist()
     assert [row["id"] for row in table] == list(rows.ids)
     names = [*CLASSES, ""]
@@ -67,60 +67,60 @@ def test_the_table_is_the_classifiers(tmp_path: Path) -> None:
     assert min(suspects) >= max(others)
 
 
-def test_a_method_without_soft_labels_has_no_columns_for_them(tmp_path: Path) -> None:
+def test_method_without_soft_labels_has_no_soft_columns(tmp_path: Path) -> None:
     result = train(tiny_run(write_npz(tmp_path / "tiny.npz"), "cross-entropy", epochs=1))
-    assert result.labels.columns() == [*FIRST, *(f"p_{name}" for name in CLASSES)]
+    assert result.labels.columns() == [*FIRST_COLUMNS, *(f"p_{name}" for name in CLASSES)]
     assert result.labels.arrays() == {}
 
 
-def many(count: int, *, soft: bool = True) -> tuple[LabelTable, Tensor]:
-    """A table of so many classes and four rows."""
+def random_table(classes: int, *, soft: bool = True) -> tuple[LabelTable, Tensor]:
+    """Return a table of four rows and its probabilities."""
     g = torch.Generator().manual_seed(0)
-    p = torch.randn(4, count, generator=g).mul(3).softmax(1)
-    names = tuple(f"class {i}" for i in range(count))
+    p = torch.randn(4, classes, generator=g).mul(3).softmax(1)
+    names = tuple(f"class {i}" for i in range(classes))
     rows = make_rows(torch.zeros(4, 2), torch.tensor([0, 1, -1, 3]), classes=names, what="many")
     return LabelTable(rows=rows, probabilities=p, soft_labels=p.flip(1) if soft else None), p
 
 
-def test_numbers_are_as_python_writes_them() -> None:
-    """Ties too: they go to the even digit in both."""
+def test_format_decimals_equals_python_format() -> None:
+    """Ties round to even in both."""
     g = torch.Generator().manual_seed(0)
-    ties = (torch.arange(1, 2001, 2) / 2**7).fmod(1)  # exact, and halves of a millionth among them
+    ties = (torch.arange(1, 2001, 2) / 2**7).fmod(1)  # exact values, some of which are half a millionth
     some = [torch.tensor([0.0, 1.0]), ties, torch.rand(4000, generator=g), torch.rand(2000, generator=g) ** 20]
     p = torch.cat(some).view(-1, 2).double().numpy()
     expected = ["".join(f",{value:.6f}" for value in row) for row in p.tolist()]
-    assert decimals(p) == expected
+    assert format_decimals(p) == expected
     assert any(f"{value * 1e6:.1f}".endswith(".5") for value in p.ravel())
-    assert decimals(np.array([[0.5, np.nan], [-0.1, 12.0]])) == [",0.500000,nan", ",-0.100000,12.000000"]
-    assert decimals(np.empty((0, 3))) == []
+    assert format_decimals(np.array([[0.5, np.nan], [-0.1, 12.0]])) == [",0.500000,nan", ",-0.100000,12.000000"]
+    assert format_decimals(np.empty((0, 3))) == []
 
 
-def test_a_table_is_the_same_however_many_rows_are_made_into_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, _ = many(5)
+def test_csv_does_not_depend_on_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = random_table(5)
     whole, rows = table.to_csv(), [[str(cell) for cell in row] for row in table]
-    assert [list(line.values()) for line in read(whole)] == rows
-    monkeypatch.setattr("metalabelnet.labels.label_table.PIECE", 3)
+    assert [list(line.values()) for line in read_csv(whole)] == rows
+    monkeypatch.setattr("metalabelnet.labels.label_table.ROWS_PER_CHUNK", 3)
     assert table.to_csv() == whole
 
 
-def test_names_with_commas_quotes_and_lines_stay_in_their_cells() -> None:
-    table, p = many(4)
+def test_csv_quotes_commas_quotes_and_newlines() -> None:
+    table, p = random_table(4)
     ids = ('a,"b"', "two\nlines", "", "plain")
     named = dataclasses.replace(table, rows=dataclasses.replace(table.rows, ids=ids))
-    lines = read(named.to_csv())
+    lines = read_csv(named.to_csv())
     assert [line["id"] for line in lines] == list(ids)
     assert [line["p_class 2"] for line in lines] == [f"{value:.6f}" for value in p[:, 2].tolist()]
 
 
 @pytest.mark.parametrize("count", [50, 51, 100])
-def test_beyond_fifty_classes_the_table_has_the_five_best(count: int) -> None:
-    table, p = many(count)
-    lines = read(table.to_csv())
+def test_beyond_fifty_classes_csv_has_the_five_most_likely(count: int) -> None:
+    table, p = random_table(count)
+    lines = read_csv(table.to_csv())
     if count == 50:
-        assert len(lines[0]) == len(FIRST) + 100
+        assert len(lines[0]) == len(FIRST_COLUMNS) + 100
         assert table.arrays() == {}
         return
-    assert list(lines[0])[len(FIRST) :] == [f"{kind}_{k}" for k in range(1, 6) for kind in ("class", "p")]
+    assert list(lines[0])[len(FIRST_COLUMNS) :] == [f"{kind}_{k}" for k in range(1, 6) for kind in ("class", "p")]
     for i, line in enumerate(lines):
         best = sorted(range(count), key=lambda c: -float(p[i, c]))[:5]
         assert [line[f"class_{k}"] for k in range(1, 6)] == [f"class {c}" for c in best]
@@ -131,76 +131,78 @@ def test_beyond_fifty_classes_the_table_has_the_five_best(count: int) -> None:
     assert set(arrays) == {"labels.npy", "soft_labels.npy"}
     np.testing.assert_array_equal(arrays["labels.npy"], p.numpy())
     np.testing.assert_array_equal(arrays["soft_labels.npy"], p.flip(1).numpy())
-    assert set(many(count, soft=False)[0].arrays()) == {"labels.npy"}
+    assert set(random_table(count, soft=False)[0].arrays()) == {"labels.npy"}
 
 
-def test_a_run_with_many_classes_leaves_all_probabilities(tmp_path: Path) -> None:
+def test_run_with_many_classes_writes_all_probabilities(tmp_path: Path) -> None:
     x, y = table_samples(240, seed=0, classes=60)
     file = write_npz(tmp_path / "many.npz", x_train=x, y_train=y, x_test=None, y_test=None, classes=None)
     run = tiny_run(file, clean=120, noise="none", epochs=2, warmup=1, unlabeled=0)
     result = train(run, folder=tmp_path / "run")
     p = np.load(tmp_path / "run" / "labels.npy")
-    lines = read((tmp_path / "run" / "labels.csv").read_text())
+    lines = read_csv((tmp_path / "run" / "labels.csv").read_text())
     assert p.shape == (len(lines), 60) == tuple(result.labels.probabilities.shape)
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
     assert [int(line["label"]) for line in lines] == p.argmax(1).tolist()
     assert (tmp_path / "run" / "soft_labels.npy").exists()
 
 
-# Labels for data that was never seen
+# Labels for new data
 
 
-def test_new_data_is_labeled_by_the_model(folder: Path, tmp_path: Path) -> None:
-    """The training rows given as new data get the labels they had; unlabeled rows and other ones get some too."""
+def test_relabel_gives_training_rows_the_same_labels(folder: Path, tmp_path: Path) -> None:
+    """Unlabeled and unseen rows get labels, too."""
     y = table_samples(80, seed=0)[1]
     new = write_npz(tmp_path / "new.npz", y_train=np.where(np.arange(80) < 9, -1, y), x_test=None, y_test=None)
-    table = read(relabel(folder, str(new)).to_csv())
+    table = read_csv(relabel(folder, str(new)).to_csv())
     assert len(table) == 80
     assert [row["given"] for row in table] == ["" if i < 9 else CLASSES[c] for i, c in enumerate(y)]
-    known = {int(row["index"]): row for row in read((folder / "labels.csv").read_text(encoding="utf-8"))}
+    known = {int(row["index"]): row for row in read_csv((folder / "labels.csv").read_text(encoding="utf-8"))}
     for i, row in known.items():
         assert table[i]["label"] == row["label"]
         assert float(table[i]["confidence"]) == pytest.approx(float(row["confidence"]), abs=2e-6)
-    unseen = write_npz(tmp_path / "unseen.npz", x_train=table_samples(9, seed=4)[0], y_train=table_samples(9, seed=4)[1])
-    assert np.mean([row["label"] == row["given"] for row in read(relabel(folder, str(unseen)).to_csv())]) > 0.5
+    unseen = write_npz(
+        tmp_path / "unseen.npz", x_train=table_samples(9, seed=4)[0], y_train=table_samples(9, seed=4)[1]
+    )
+    assert np.mean([row["label"] == row["given"] for row in read_csv(relabel(folder, str(unseen)).to_csv())]) > 0.5
 
 
-def test_new_data_needs_no_labels(folder: Path, tmp_path: Path) -> None:
+def test_relabel_needs_no_labels(folder: Path, tmp_path: Path) -> None:
     x, _ = table_samples(20, seed=9)
     new = write_npz(tmp_path / "new.npz", x_train=x, y_train=None, x_test=None, y_test=None, classes=None)
-    table = read(relabel(folder, str(new)).to_csv())
+    table = read_csv(relabel(folder, str(new)).to_csv())
     assert len(table) == 20
     assert {(row["given"], row["true"], row["suspect"]) for row in table} == {("", "", "0")}
     assert {row["label"] for row in table} <= set(CLASSES)
 
 
-def test_new_data_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_relabel_rejects_another_shape(folder: Path, tmp_path: Path) -> None:
     new = write_npz(tmp_path / "wide.npz", x_train=np.zeros((5, 7)), y_train=np.zeros(5, int), x_test=None, y_test=None)
-    with pytest.raises(InputError, match=r"samples of shape \(7,\) do not fit .*, which takes \(4,\)"):
+    with pytest.raises(InputError, match=r"samples of shape \(7,\) do not fit .*: it needs \(4,\)"):
         relabel(folder, str(new))
 
 
 @pytest.mark.parametrize("names", [("x", "y", "z"), CLASSES[::-1], CLASSES[:2]])
-def test_new_data_with_other_classes_is_refused(names: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
-    """Also the same names in another order: number 0 means another class in that file."""
+def test_relabel_rejects_other_classes(names: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
+    """Also the same names in another order, because label 0 is another class then."""
     y = np.zeros(5, int)
     new = write_npz(
         tmp_path / "n.npz", x_train=np.zeros((5, 4)), y_train=y, x_test=None, y_test=None, classes=np.array(names)
     )
-    with pytest.raises(InputError, match=r"has the classes .*, but .* knows a, "):
+    with pytest.raises(InputError, match=r"has the classes .*, but .* has a, "):
         relabel(folder, str(new))
 
 
-def test_labels_beyond_the_known_classes_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_relabel_rejects_labels_out_of_range(folder: Path, tmp_path: Path) -> None:
     new = write_npz(tmp_path / "n.npz", y_train=np.full(80, 3), x_test=None, y_test=None, classes=None)
     with pytest.raises(InputError, match="row 0 has label 3; labels are 0 to 2"):
         relabel(folder, str(new))
 
 
-def test_an_unfinished_run_labels_nothing(folder: Path, tmp_path: Path) -> None:
+def test_relabel_rejects_unfinished_run(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((folder / "run.json").read_bytes())
     new = write_npz(tmp_path / "new.npz")
     with pytest.raises(InputError, match=r"no model\.safetensors: the run is not finished"):
         relabel(tmp_path, str(new))
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="is not a run folder"):
         relabel(tmp_path / "nowhere", str(new))

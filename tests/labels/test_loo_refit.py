@@ -1,4 +1,4 @@
-"""The last layer fitted without a row's own label: what it sees, what it leaves alone, and what it is for."""
+"""LOO head refit: its logits, its side effects, and its use against memorization."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from torch import nn
 from metalabelnet.core.loo_ridge import RidgeMoments
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor
-from metalabelnet.labels import loo_refit as module
+from metalabelnet.labels import loo_refit
 from metalabelnet.labels.loo_refit import loo_logits
 from metalabelnet.methods import METHODS
 from metalabelnet.nets.head import FeatureExtractor, find_head
@@ -24,10 +24,8 @@ from tiny_data import table_samples, tiny_run, write_npz
 
 
 @pytest.mark.parametrize("chunk", [7, 1024])
-def test_it_is_the_fit_to_the_features_of_the_last_layer(
-    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metalabelnet.data.disk_tensor.CHUNK", chunk)
+def test_logits_are_the_ridge_fit_to_the_features(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metalabelnet.data.disk_tensor.MAX_CHUNK_SAMPLES", chunk)
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
     method = build_method(run, problem, None)
@@ -48,32 +46,30 @@ def test_it_is_the_fit_to_the_features_of_the_last_layer(
     torch.testing.assert_close(found[1], head.logits(g(to_input(clean, torch.float32))))
 
 
-def test_rows_are_passed_through_the_network_once_where_their_features_can_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_computed_once_if_they_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
     method, n, m = build_method(run, problem, None), len(problem.train), len(problem.validation)
     passed: list[int] = []
     method.net.register_forward_pre_hook(lambda _net, inputs: passed.append(len(inputs[0])))
     once = loo_logits(method, problem.train, (problem.validation,))
-    looked_for_the_head = passed[:-2]
+    to_find_head = passed[:-2]
     assert passed[-2:] == [n, m]
     stored = DiskTensor.empty(n, problem.shape, problem.train.x.dtype, tmp_path)
     stored[0] = problem.train.x
     on_disk = dataclasses.replace(problem.train, x=stored)  # where memory is short
     assert once is not None
-    for train_rows, kept in ((on_disk, module.KEPT), (problem.train, 0)):
+    for train_rows, limit in ((on_disk, loo_refit.MAX_CACHED_FEATURE_VALUES), (problem.train, 0)):
         passed.clear()
-        monkeypatch.setattr(module, "KEPT", kept)
+        monkeypatch.setattr(loo_refit, "MAX_CACHED_FEATURE_VALUES", limit)
         twice = loo_logits(method, train_rows, (problem.validation,))
-        assert passed == [*looked_for_the_head, n, n, m]
+        assert passed == [*to_find_head, n, n, m]
         assert twice is not None
         assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_that_reads_given_labels_has_it(name: str, tmp_path: Path) -> None:
+def test_methods_that_use_given_labels_have_a_refit(name: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), name)
     problem = prepare(run)
     found = loo_logits(build_method(run, problem, None), problem.train, (problem.validation,))
@@ -93,20 +89,20 @@ class NoHead(nn.Module):
         return x @ self.weight
 
 
-def test_without_a_last_layer_there_are_the_means_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_without_linear_head_has_no_refit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), "cross-entropy")
     problem = prepare(run)
     assert loo_logits(build_method(run, problem, NoHead()), problem.train, (problem.validation,)) is None
     assert train(run, net=NoHead()).labels.suspicion is not None
-    monkeypatch.setattr(module, "WIDEST", 1)
+    monkeypatch.setattr(loo_refit, "MAX_FEATURES", 1)
     assert loo_logits(build_method(run, problem, None), problem.train, (problem.validation,)) is None
 
 
 @pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
-def test_a_network_that_learns_labels_by_heart_is_not_believed(
+def test_refit_corrects_labels_that_the_network_memorizes(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 columns of noise to tell 160 rows apart by: the network ends with the given label of nearly every one."""
+    """With 40 columns of noise for 160 rows, the network memorizes nearly every given label."""
     x, y = table_samples(260, seed=3)
     x = np.concatenate([x, np.random.default_rng(0).normal(size=(260, 40)).astype(np.float32)], 1)
     file = write_npz(tmp_path / "wide.npz", x_train=x[:220], y_train=y[:220], x_test=x[220:], y_test=y[220:])
@@ -116,7 +112,7 @@ def test_a_network_that_learns_labels_by_heart_is_not_believed(
     given = result.labels.rows.given
     assert (result.method.logits(result.labels.rows.x).argmax(1) == given).double().mean() > 0.9
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["labels"]["refitted"] is True
-    monkeypatch.setattr(module, "WIDEST", 0)
+    monkeypatch.setattr(loo_refit, "MAX_FEATURES", 0)
     without = train(run).summary
     assert without["right_after"] <= without["right_before"] == pytest.approx(70)
     assert result.summary["right_after"] > 75
@@ -124,15 +120,15 @@ def test_a_network_that_learns_labels_by_heart_is_not_believed(
 
 
 @pytest.mark.parametrize(("name", "settings"), [("co-teaching", {}), ("forward", {"transition": "estimated"})])
-def test_while_others_estimate_it_is_of_one_of_them(name: str, settings: dict[str, str]) -> None:
-    walk = StepRunner(small_run(name, settings=settings), small_problem()).advance(1)
-    method, train = walk.method, walk.problem.train
+def test_refit_uses_a_cross_fit_network_while_there_is_one(name: str, settings: dict[str, str]) -> None:
+    runner = StepRunner(small_run(name, settings=settings), small_problem()).advance(1)
+    method, train = runner.method, runner.problem.train
     assert method.cross_fit is not None
-    before = loo_logits(method, train, (walk.problem.validation,))
+    before = loo_logits(method, train, (runner.problem.validation,))
     with torch.no_grad():
         for weight in method.net.parameters():
             weight.fill_(0.0)
-    after = loo_logits(method, train, (walk.problem.validation,))
+    after = loo_logits(method, train, (runner.problem.validation,))
     assert before is not None
     assert after is not None
     assert torch.equal(before[0], after[0])

@@ -1,4 +1,4 @@
-"""Several runs: checked before the first begins, none run twice, one that fails does not keep the others."""
+"""The process pool: folders are checked first, finished runs are kept, a failure does not affect the others."""
 
 import dataclasses
 import os
@@ -25,19 +25,19 @@ def jobs(tmp_path: Path) -> list[Job]:
     return [Job(run=tiny_run(data, name, epochs=3), folder=tmp_path / "runs" / name) for name in names]
 
 
-def test_each_job_leaves_what_it_leaves_alone(jobs: list[Job], tmp_path: Path) -> None:
-    told: list[tuple[int, Progress | None]] = []
-    outcomes = train_all(jobs, on_progress=lambda number, progress: told.append((number, progress)))
+def test_pool_gives_same_bytes_as_single_runs(jobs: list[Job], tmp_path: Path) -> None:
+    reports: list[tuple[int, Progress | None]] = []
+    outcomes = train_all(jobs, on_progress=lambda number, progress: reports.append((number, progress)))
     for number, (job, ended) in enumerate(zip(jobs, outcomes, strict=True)):
-        train(job.run, folder=tmp_path / "alone" / job.run.method)
-        assert run_outputs(job.folder) == run_outputs(tmp_path / "alone" / job.run.method)
+        train(job.run, folder=tmp_path / "single" / job.run.method)
+        assert run_outputs(job.folder) == run_outputs(tmp_path / "single" / job.run.method)
         assert ended.summary == RunFolder(job.folder).summary()
-        mine = [progress for n, progress in told if n == number]
+        mine = [progress for n, progress in reports if n == number]
         assert mine[-1] is None
         assert [p.metrics["epoch"] for p in mine if p is not None and p.metrics is not None] == [0, 1, 2]
 
 
-def test_finished_runs_are_left_alone_and_the_others_go_on(jobs: list[Job]) -> None:
+def test_finished_runs_are_kept_and_others_are_resumed(jobs: list[Job]) -> None:
     train(jobs[0].run, folder=jobs[0].folder)
     with pytest.raises(RunStopped):
         train(jobs[1].run, folder=jobs[1].folder, stop=lambda: True)
@@ -48,16 +48,16 @@ def test_finished_runs_are_left_alone_and_the_others_go_on(jobs: list[Job]) -> N
     assert [o.summary["method"] for o in outcomes if o.summary] == [job.run.method for job in jobs]
 
 
-def test_every_folder_is_checked_before_the_first_run(jobs: list[Job]) -> None:
+def test_folders_are_checked_before_the_first_run(jobs: list[Job]) -> None:
     train(jobs[2].run, folder=jobs[2].folder)
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="already holds a run"):
         train_all(jobs)
     assert not jobs[0].folder.exists()
 
 
-def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -> None:
-    wild = Job(run=dataclasses.replace(jobs[0].run, lr=1e30), folder=jobs[0].folder)
-    first, second = train_all([wild, jobs[1]])
+def test_diverged_run_is_reported_and_others_continue(jobs: list[Job]) -> None:
+    diverging = Job(run=dataclasses.replace(jobs[0].run, lr=1e30), folder=jobs[0].folder)
+    first, second = train_all([diverging, jobs[1]])
     assert first.summary is None
     assert "learning rate 1e+30" in str(first.failure)
     assert second.summary is not None
@@ -65,7 +65,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(jobs: list[Job]) -
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job], workers: int) -> None:
+def test_rejected_run_is_reported_and_others_continue(jobs: list[Job], workers: int) -> None:
     wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
     first, second = train_all([wrong, jobs[1]], workers=workers, keep_going=True)
     assert first.summary is None
@@ -75,39 +75,39 @@ def test_a_run_that_is_refused_is_reported_and_the_others_go_on(jobs: list[Job],
     assert not wrong.folder.exists()
 
 
-def test_a_run_that_is_refused_ends_all_where_nothing_is_said(jobs: list[Job]) -> None:
+def test_rejected_run_raises_without_keep_going(jobs: list[Job]) -> None:
     wrong = Job(run=dataclasses.replace(jobs[0].run, net="timm:no_such_net"), folder=jobs[0].folder)
     with pytest.raises(InputError, match="no_such_net"):
         train_all([wrong, jobs[1]])
 
 
-def test_when_asked_to_stop_no_further_run_begins(jobs: list[Job]) -> None:
-    asked = False
-    told: list[tuple[int, Progress | None]] = []
+def test_no_run_starts_after_a_stop(jobs: list[Job]) -> None:
+    stopping = False
+    reports: list[tuple[int, Progress | None]] = []
 
-    def tell(number: int, progress: Progress | None) -> None:
-        nonlocal asked
-        told.append((number, progress))
-        asked = asked or (number == 1 and progress is not None and progress.metrics is not None)
+    def report(number: int, progress: Progress | None) -> None:
+        nonlocal stopping
+        reports.append((number, progress))
+        stopping = stopping or (number == 1 and progress is not None and progress.metrics is not None)
 
     with pytest.raises(RunStopped):
-        train_all(jobs, on_progress=tell, stop=lambda: asked)
+        train_all(jobs, on_progress=report, stop=lambda: stopping)
     assert [RunFolder(job.folder).finished for job in jobs] == [True, False, False]
     assert RunFolder(jobs[1].folder).checkpoint.exists()
     assert not jobs[2].folder.exists()
-    assert (0, None) in told
-    assert (1, None) not in told  # a run that was stopped has not ended
+    assert (0, None) in reports
+    assert (1, None) not in reports  # a stopped run has not ended
 
 
-def test_a_run_beside_others_and_a_run_alone_have_one_thread(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of sums depends on the number of threads, and what comes out must not depend on --jobs."""
+def test_every_run_has_one_thread(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of sums depends on the number of threads, and results must not depend on --jobs."""
     seen: list[int] = []
 
     def watch(number: int, job: Job, **_: Any) -> process_pool.Outcome:
         seen.append(torch.get_num_threads())
         return process_pool.Outcome(summary={})
 
-    monkeypatch.setattr(process_pool, "_work", watch)
+    monkeypatch.setattr(process_pool, "_run_job", watch)
     torch.set_num_threads(2)
     try:
         train_all(jobs)
@@ -118,24 +118,24 @@ def test_a_run_beside_others_and_a_run_alone_have_one_thread(jobs: list[Job], mo
 
 
 class TestWorker:
-    """A process that is told to leave: at once when idle, after its run has saved when busy."""
+    """A worker exits at once when idle, and after its run has saved a checkpoint otherwise."""
 
     @pytest.fixture
     def exits(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes: list[int] = []
         monkeypatch.setattr(os, "_exit", codes.append)
-        monkeypatch.setattr(worker, "TIME_TO_ANSWER", 0.01)
+        monkeypatch.setattr(worker, "EXIT_DELAY_SECONDS", 0.01)
         return codes
 
-    def test_idle_it_goes_at_once(self, exits: list[int]) -> None:
-        worker.Worker(None, threading.Event()).leave()  # type: ignore[arg-type]
+    def test_idle_worker_exits_at_once(self, exits: list[int]) -> None:
+        worker.Worker(None, threading.Event()).exit()  # type: ignore[arg-type]
         assert exits == [1]
 
-    def test_busy_it_stops_its_run_first(self, exits: list[int]) -> None:
+    def test_running_worker_stops_its_run_first(self, exits: list[int]) -> None:
         w = worker.Worker(None, threading.Event())  # type: ignore[arg-type]
-        with w.busy():
+        with w.running():
             assert not w.stop()
-            w.leave()
+            w.exit()
             assert w.stop()
             assert not exits
         until = time.monotonic() + 5
@@ -143,22 +143,22 @@ class TestWorker:
             time.sleep(0.01)
         assert exits == [1]
 
-    def test_the_parent_may_stop_it_and_keep_it(self, exits: list[int]) -> None:
-        stopping = threading.Event()
-        w = worker.Worker(None, stopping)  # type: ignore[arg-type]
-        with w.busy():
-            stopping.set()
+    def test_parent_can_stop_a_run_and_keep_the_worker(self, exits: list[int]) -> None:
+        stop_event = threading.Event()
+        w = worker.Worker(None, stop_event)  # type: ignore[arg-type]
+        with w.running():
+            stop_event.set()
             assert w.stop()
         time.sleep(0.05)
         assert not exits
 
 
-def test_a_stop_says_what_is_lost_whichever_process_lost_it() -> None:
+def test_stop_reports_unsaved_work_of_any_process() -> None:
     def stopped(*message: str) -> Future[process_pool.Outcome]:
         future: Future[process_pool.Outcome] = Future()
         future.set_exception(RunStopped(*message))
         return future
 
-    for futures in ([stopped(), stopped("begins anew")], [stopped("begins anew"), stopped()]):
-        with pytest.raises(RunStopped, match="begins anew"):
-            process_pool._outcomes(futures, stopped=True)
+    for futures in ([stopped(), stopped("not saved")], [stopped("not saved"), stopped()]):
+        with pytest.raises(RunStopped, match="not saved"):
+            process_pool._collect_outcomes(futures, stopped=True)

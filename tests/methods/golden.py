@@ -1,4 +1,4 @@
-"""Write golden.json anew: the loss of every step on the small problem, for all methods or those named."""
+"""Rewrite golden.json: the loss of every step on the small problem, for all methods or those named as arguments."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from metalabelnet.methods import METHODS
 from small_runs import METHOD_VARIANTS, StepRunner, small_problem, small_run
 
@@ -15,6 +15,7 @@ if __name__ == "__main__":
     file = Path(__file__).with_name("golden.json")
     traces = json.loads(file.read_text()) if sys.argv[1:] else {}
     traces |= {
-        name: StepRunner(small_run(name), small_problem()).advance().losses for name in sys.argv[1:] or [*METHODS, *METHOD_VARIANTS]
+        name: StepRunner(small_run(name), small_problem()).advance().losses
+        for name in sys.argv[1:] or [*METHODS, *METHOD_VARIANTS]
     }
     file.write_text(json.dumps(dict(sorted(traces.items())), indent=1) + "\n")

@@ -20,8 +20,8 @@ def co_run(**settings: object) -> Run:
     return small_run("co-teaching", epochs=12, settings=settings)
 
 
-def first_batch(walk: StepRunner) -> Batch:
-    return next(walk.batches.epoch(0, labeled_only=True))
+def first_batch(runner: StepRunner) -> Batch:
+    return next(runner.batches.epoch(0, labeled_only=True))
 
 
 def test_smallest_losses_are_selected() -> None:
@@ -56,19 +56,19 @@ def test_keep_rate_falls_from_1_to_1_minus_tau() -> None:
 
 
 def test_ramp_scales_with_the_schedule() -> None:
-    walk = StepRunner(small_run("co-teaching", epochs=24, settings={"noise_rate": 0.5}), small_problem())
+    runner = StepRunner(small_run("co-teaching", epochs=24, settings={"noise_rate": 0.5}), small_problem())
     shares = []
     for epoch in range(4):
-        walk.method.begin_epoch(epoch)
-        shares.append(float(walk.method.share))
+        runner.method.begin_epoch(epoch)
+        shares.append(float(runner.method.share))
     assert shares == [1.0, 0.75, 0.5, 0.5]  # 10 epochs of 120 are 2 of 24
 
 
 def test_each_network_is_trained_on_the_selection_of_the_other() -> None:
     """Compared with a step written out; the loss is the mean over the selected samples."""
     run = small_run("co-teaching", epochs=12, settings={"noise_rate": 0.5}, momentum=0.0, weight_decay=0.0)
-    walk = StepRunner(run, small_problem())
-    method, batch = walk.method, first_batch(walk)
+    runner = StepRunner(run, small_problem())
+    method, batch = runner.method, first_batch(runner)
     method.begin_epoch(11)
     assert float(method.share) == 0.5
     nets = (method.net, method.peer)
@@ -92,15 +92,15 @@ def test_each_network_is_trained_on_the_selection_of_the_other() -> None:
 
 
 def test_noise_rate_0_is_cross_entropy() -> None:
-    walk = StepRunner(co_run(noise_rate=0), small_problem()).advance(8)
+    runner = StepRunner(co_run(noise_rate=0), small_problem()).advance(8)
     plain = StepRunner(small_run("cross-entropy", epochs=12), small_problem()).advance(8)
-    ours, theirs = walk.method.net.state_dict(), plain.method.net.state_dict()
+    ours, theirs = runner.method.net.state_dict(), plain.method.net.state_dict()
     assert all(torch.allclose(ours[key], theirs[key]) for key in ours)
 
 
 def test_prediction_is_the_mean_of_both_networks() -> None:
-    walk = StepRunner(co_run(noise_rate=0.2), small_problem()).advance(6)
-    m, x = walk.method, column_images(5, seed=8).x
+    runner = StepRunner(co_run(noise_rate=0.2), small_problem()).advance(6)
+    m, x = runner.method, column_images(5, seed=8).x
     for net in (m.net, m.peer):
         net.eval()
     inputs = x.double() / 127.5 - 1
@@ -120,22 +120,22 @@ def counted_problem(wrong: int, clean: int = 60) -> Problem:
 
 
 def test_noise_rate_is_counted_on_clean_samples_with_both_labels() -> None:
-    walk = StepRunner(co_run(), counted_problem(wrong=15)).advance(1)
-    assert (walk.method.epochs, walk.method.candidates_from) == (12, 0)
-    assert float(walk.method.estimates.noise_rate) == pytest.approx(0.25, abs=0.02)
+    runner = StepRunner(co_run(), counted_problem(wrong=15)).advance(1)
+    assert (runner.method.epochs, runner.method.candidates_from) == (12, 0)
+    assert float(runner.method.estimates.noise_rate) == pytest.approx(0.25, abs=0.02)
     few_clean = StepRunner(co_run(), counted_problem(wrong=3, clean=12))
     assert few_clean.method.candidates_from == 2  # too few to count
 
 
 def test_noise_rate_is_estimated_in_a_first_stage_otherwise() -> None:
-    walk = StepRunner(co_run(), small_problem())
-    assert (walk.method.epochs, walk.method.candidates_from) == (14, 2)
-    initial = {k: t.clone() for k, t in walk.method.net.state_dict().items()}
-    walk.advance(8)
-    assert all(torch.equal(t, initial[k]) for k, t in walk.method.net.state_dict().items())
-    walk.advance(1)
-    assert 0 <= float(walk.method.estimates.noise_rate) < 0.67
-    assert "fold0" not in walk.method.components()
+    runner = StepRunner(co_run(), small_problem())
+    assert (runner.method.epochs, runner.method.candidates_from) == (14, 2)
+    initial = {k: t.clone() for k, t in runner.method.net.state_dict().items()}
+    runner.advance(8)
+    assert all(torch.equal(t, initial[k]) for k, t in runner.method.net.state_dict().items())
+    runner.advance(1)
+    assert 0 <= float(runner.method.estimates.noise_rate) < 0.67
+    assert "fold0" not in runner.method.components()
     with_milestone = StepRunner(small_run("co-teaching", epochs=12, lr_milestones=(3,)), small_problem()).method
     assert [with_milestone.lr_at(e) for e in (4, 5)] == pytest.approx([0.05, 0.005])
 
@@ -168,6 +168,6 @@ def test_true_noise_rate_beats_cross_entropy() -> None:
 
 
 def test_noise_rate_is_exact_in_float32() -> None:
-    walk = StepRunner(small_run("co-teaching", settings={"noise_rate": 0.3}, dtype="float32"), small_problem())
-    walk.method.begin_epoch(walk.method.epochs - 1)
-    assert int((small_loss_weights(torch.arange(10.0), walk.method.share) > 0).sum()) == 7
+    runner = StepRunner(small_run("co-teaching", settings={"noise_rate": 0.3}, dtype="float32"), small_problem())
+    runner.method.begin_epoch(runner.method.epochs - 1)
+    assert int((small_loss_weights(torch.arange(10.0), runner.method.share) > 0).sum()) == 7

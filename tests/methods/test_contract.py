@@ -1,4 +1,4 @@
-"""What every method promises, tested from the table: a new row is tested by being there."""
+"""Contract tests, run for every method in the table."""
 
 import dataclasses
 import io
@@ -16,55 +16,55 @@ from metalabelnet.methods import METHODS
 from metalabelnet.train.build_method import build_method
 from small_runs import FAST_SETTINGS, METHOD_VARIANTS, StepRunner, column_images, small_problem, small_run
 
-NOT_FROM_CLEAN = {"co-teaching": {"noise_rate": 0.2}}
+WITHOUT_CLEAN_SET = {"co-teaching": {"noise_rate": 0.2}}  # settings with which a method does not read the clean set
 GOLDEN = Path(__file__).with_name("golden.json")
 pytestmark = pytest.mark.parametrize("name", [*METHODS, *METHOD_VARIANTS])
 
 
-def weights(walk: StepRunner) -> dict[str, Tensor]:
-    return {key: tensor.clone() for key, tensor in walk.method.model_state_dict().items()}
+def weights(runner: StepRunner) -> dict[str, Tensor]:
+    return {key: tensor.clone() for key, tensor in runner.method.model_state_dict().items()}
 
 
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_lowers_the_loss_on_the_truth(name: str) -> None:
-    walk = StepRunner(small_run(name), small_problem())
-    test = walk.problem.test
-    before = accuracy_and_loss(predict_logits(walk.method, test.x), test.true)[1]
-    assert accuracy_and_loss(predict_logits(walk.advance().method, test.x), test.true)[1] < 0.8 * before
+def test_training_lowers_the_test_loss(name: str) -> None:
+    runner = StepRunner(small_run(name), small_problem())
+    test = runner.problem.test
+    before = accuracy_and_loss(predict_logits(runner.method, test.x), test.true)[1]
+    assert accuracy_and_loss(predict_logits(runner.advance().method, test.x), test.true)[1] < 0.8 * before
 
 
-def test_moves_every_trainable_weight(name: str) -> None:
-    walk = StepRunner(small_run(name), small_problem()).advance(1)
-    walk.advance(1)  # at the start every part of the first phase exists; a later part is compared with its own start
+def test_every_trainable_weight_changes(name: str) -> None:
+    runner = StepRunner(small_run(name), small_problem()).advance(1)
+    runner.advance(1)  # components of later phases are compared with their own initial values
     seen: dict[str, Tensor] = {}
-    moved: set[str] = set()
-    while walk.epoch < walk.method.epochs:
-        for part_name, part in walk.method.components().items():
-            if isinstance(part, nn.Module):
-                for key, weight in part.named_parameters():
-                    full = f"{part_name}.{key}"
+    changed: set[str] = set()
+    while runner.epoch < runner.method.epochs:
+        for component_name, component in runner.method.components().items():
+            if isinstance(component, nn.Module):
+                for key, weight in component.named_parameters():
+                    full = f"{component_name}.{key}"
                     if weight.requires_grad:
                         if full in seen and not torch.equal(seen[full], weight):
-                            moved.add(full)
+                            changed.add(full)
                         seen.setdefault(full, weight.detach().clone())
-        walk.advance(1)
-    assert seen.keys() == moved
+        runner.advance(1)
+    assert seen.keys() == changed
 
 
-def test_same_seed_same_trace(name: str) -> None:
+def test_same_seed_gives_same_losses(name: str) -> None:
     first, second = (StepRunner(small_run(name), small_problem()).advance() for _ in range(2))
     other = StepRunner(small_run(name, seed=1), small_problem()).advance()
     assert first.losses == second.losses
-    assert same(weights(first), weights(second))
+    assert equal(weights(first), weights(second))
     assert first.losses != other.losses
 
 
 @pytest.mark.parametrize("after", [3, 8, 10, 17])
-def test_saved_and_resumed_it_goes_on_to_the_bit(name: str, after: int) -> None:
-    """Within warm-up, at its end, within what follows; through the bytes of a checkpoint."""
+def test_resume_gives_same_bits(name: str, after: int) -> None:
+    """Within warm-up, at its end and after it, through a saved checkpoint."""
     whole = StepRunner(small_run(name), small_problem()).advance()
     half = StepRunner(small_run(name), small_problem()).advance(after)
     file = io.BytesIO()
@@ -75,36 +75,36 @@ def test_saved_and_resumed_it_goes_on_to_the_bit(name: str, after: int) -> None:
     resumed.epoch, resumed.step = half.epoch, half.step
     resumed.advance()
     assert half.losses + resumed.losses == whole.losses
-    assert same(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(whole))
     soft = resumed.method.soft_labels()
     assert soft is None or torch.equal(soft, whole.method.soft_labels())
 
 
-def test_a_class_may_be_missing_from_a_batch(name: str) -> None:
+def test_class_missing_from_the_training_rows(name: str) -> None:
     problem = small_problem()
     only = (problem.train.true != 2).nonzero()[:, 0]
-    walk = StepRunner(small_run(name), type(problem)(**{**vars(problem), "train": problem.train.take(only)}))
-    assert all(torch.isfinite(torch.tensor(walk.advance().losses)))
+    runner = StepRunner(small_run(name), type(problem)(**{**vars(problem), "train": problem.train.take(only)}))
+    assert all(torch.isfinite(torch.tensor(runner.advance().losses)))
 
 
-def test_unlabeled_rows_are_used_or_left_out_as_it_says(name: str) -> None:
-    """Left out means that their samples could be anything."""
+def test_unlabeled_rows_are_used_as_the_traits_say(name: str) -> None:
+    """If they are left out, changing their samples has no effect."""
     problem = small_problem(unlabeled=24)
-    spoilt_x = problem.train.x.clone()
-    spoilt_x[:24] = 255 - spoilt_x[:24]
-    spoilt = type(problem)(**{**vars(problem), "train": type(problem.train)(**{**vars(problem.train), "x": spoilt_x})})
-    walks = [StepRunner(small_run(name), p).advance() for p in (problem, spoilt)]
-    assert same(*map(weights, walks)) != METHODS[name.partition(":")[0]].traits.uses_unlabeled
+    corrupted_x = problem.train.x.clone()
+    corrupted_x[:24] = 255 - corrupted_x[:24]
+    corrupted = dataclasses.replace(problem, train=dataclasses.replace(problem.train, x=corrupted_x))
+    runners = [StepRunner(small_run(name), p).advance() for p in (problem, corrupted)]
+    assert equal(*map(weights, runners)) != METHODS[name.partition(":")[0]].traits.uses_unlabeled
 
 
-def test_the_global_random_state_is_left_alone(name: str) -> None:
+def test_global_random_state_is_unchanged(name: str) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     StepRunner(small_run(name), small_problem()).advance()
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_state_of_the_global_generator_does_not_matter(name: str) -> None:
+def test_global_random_state_has_no_effect(name: str) -> None:
     traces = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -112,64 +112,68 @@ def test_the_state_of_the_global_generator_does_not_matter(name: str) -> None:
     assert traces[0] == traces[1]
 
 
-def test_soft_labels_are_probabilities_for_every_row(name: str) -> None:
-    walk = StepRunner(small_run(name), small_problem(unlabeled=5)).advance()
-    soft = walk.method.soft_labels()
+def test_soft_labels_are_probabilities_of_all_rows(name: str) -> None:
+    runner = StepRunner(small_run(name), small_problem(unlabeled=5)).advance()
+    soft = runner.method.soft_labels()
     if soft is not None:
         assert soft.shape == (48, 3)
         torch.testing.assert_close(soft.sum(1), torch.ones(48, dtype=soft.dtype))
         assert (soft >= 0).all()
 
 
-def test_the_model_alone_predicts_the_same(name: str) -> None:
-    walk = StepRunner(small_run(name), small_problem()).advance()
+def test_loaded_model_predicts_the_same(name: str) -> None:
+    runner = StepRunner(small_run(name), small_problem()).advance()
     again = StepRunner(small_run(name, seed=3), small_problem())
-    again.method.load_model_state_dict(weights(walk))
+    again.method.load_model_state_dict(weights(runner))
     x = column_images(6, seed=9).x
-    assert torch.equal(walk.method.logits(x), again.method.logits(x))
+    assert torch.equal(runner.method.logits(x), again.method.logits(x))
 
 
-def test_ones_own_network_is_what_all_its_networks_are_like(name: str) -> None:
-    """A second network, a peer or a teacher is of the kind that was given."""
+def test_all_networks_are_copies_of_the_users_network(name: str) -> None:
+    """A second network, a peer or a teacher has the architecture of the user's network."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3))
-    walk = StepRunner(small_run(name), small_problem())
-    walk.method = build_method(walk.run, walk.problem, net)
-    walk.advance()
-    like = [part for part in walk.method.components().values() if isinstance(part, nn.Sequential)]
-    assert like
-    assert all(str(part) == str(net) for part in like)
+    runner = StepRunner(small_run(name), small_problem())
+    runner.method = build_method(runner.run, runner.problem, net)
+    runner.advance()
+    nets = [c for c in runner.method.components().values() if isinstance(c, nn.Sequential)]
+    assert nets
+    assert all(str(other) == str(net) for other in nets)
 
 
 def test_golden_trace(name: str) -> None:
-    """The losses as they were when this was written: whoever changes them should know, and say why.
+    """The losses are those stored in golden.json.
 
-    To write them anew: python tests/methods/golden.py
+    Change them only on purpose, and explain why: python tests/methods/golden.py rewrites the file.
     """
     golden = json.loads(GOLDEN.read_text())
-    assert name in golden, "write the trace of the new method with python tests/methods/golden.py"
-    torch.testing.assert_close(StepRunner(small_run(name), small_problem()).advance().losses, golden[name], rtol=1e-8, atol=1e-12)
+    assert name in golden, "add the trace of the new method: python tests/methods/golden.py METHOD"
+    torch.testing.assert_close(
+        StepRunner(small_run(name), small_problem()).advance().losses, golden[name], rtol=1e-8, atol=1e-12
+    )
 
 
-def test_its_classifier_is_what_predicts(name: str) -> None:
-    walk = StepRunner(small_run(name), small_problem()).advance()
-    x = walk.problem.test.x
-    assert torch.equal(predict(walk.method.classifier(), to_input(x, torch.float64)), walk.method.logits(x))
+def test_logits_are_those_of_the_classifier(name: str) -> None:
+    runner = StepRunner(small_run(name), small_problem()).advance()
+    x = runner.problem.test.x
+    assert torch.equal(predict(runner.method.classifier(), to_input(x, torch.float64)), runner.method.logits(x))
 
 
-def test_says_whether_it_reads_clean_rows(name: str) -> None:
-    """With other clean rows, a method that needs none learns the same."""
+def test_reads_clean_is_correct(name: str) -> None:
+    """Another clean set changes the model if and only if the method reads it."""
     problem = small_problem()
     others = column_images(12, seed=9).with_given_labels(torch.full((12,), -1))
     own = METHOD_VARIANTS.get(name) or FAST_SETTINGS.get(name, {})
-    run = small_run(name, settings=own | NOT_FROM_CLEAN.get(name, {}))
-    first, second = (StepRunner(run, dataclasses.replace(problem, clean=rows)).advance() for rows in (problem.clean, others))
-    assert METHODS[run.method].reads_clean(run.method_settings()) != same(weights(first), weights(second))
+    run = small_run(name, settings=own | WITHOUT_CLEAN_SET.get(name, {}))
+    first, second = (
+        StepRunner(run, dataclasses.replace(problem, clean=rows)).advance() for rows in (problem.clean, others)
+    )
+    assert METHODS[run.method].reads_clean(run.method_settings()) != equal(weights(first), weights(second))
 
 
-def test_says_whether_it_reads_given_labels(name: str) -> None:
-    """With other given labels, a method that reads none learns the same."""
+def test_reads_given_is_correct(name: str) -> None:
+    """Other given labels change the model if and only if the method reads them."""
     problem = small_problem()
     other = dataclasses.replace(problem, train=problem.train.with_given_labels((problem.train.given + 1) % 3))
     run = small_run(name)
     first, second = (StepRunner(run, one).advance() for one in (problem, other))
-    assert METHODS[run.method].traits.reads_given != same(weights(first), weights(second))
+    assert METHODS[run.method].traits.reads_given != equal(weights(first), weights(second))

@@ -13,31 +13,31 @@ from metalabelnet.train.settings import Run
 from small_runs import StepRunner, small_problem, small_run
 
 
-def stage(walk: StepRunner) -> CrossFit:
-    assert walk.method.cross_fit is not None
-    return walk.method.cross_fit
+def stage(runner: StepRunner) -> CrossFit:
+    assert runner.method.cross_fit is not None
+    return runner.method.cross_fit
 
 
-def small_walk(**changes: object) -> StepRunner:
+def small_runner(**changes: object) -> StepRunner:
     return StepRunner(small_run("co-teaching", epochs=12), small_problem(**changes))
 
 
 def test_folds_have_equal_size_and_depend_on_the_seed() -> None:
-    assert int(stage(small_walk()).fold.sum()) == 24
+    assert int(stage(small_runner()).fold.sum()) == 24
     other = stage(StepRunner(small_run("co-teaching", seed=1), small_problem())).fold
-    assert not torch.equal(stage(small_walk()).fold, other)
+    assert not torch.equal(stage(small_runner()).fold, other)
 
 
 @pytest.mark.parametrize("trained", [0, 1])
 def test_network_is_trained_on_the_labels_of_its_fold_only(trained: int) -> None:
-    walks = [small_walk(), small_walk()]
-    corrupted = walks[1]
+    runners = [small_runner(), small_runner()]
+    corrupted = runners[1]
     given = corrupted.problem.train.given
     given = torch.where(stage(corrupted).fold != trained, (given + 1) % 3, given)
     corrupted.batches = type(corrupted.batches)(
         **{**vars(corrupted.batches), "train": corrupted.problem.train.with_given_labels(given)}
     )
-    nets = [stage(walk.advance(6)).nets for walk in walks]
+    nets = [stage(runner.advance(6)).nets for runner in runners]
     same = [
         all(torch.equal(a, b) for a, b in zip(x.state_dict().values(), y.state_dict().values(), strict=True))
         for x, y in zip(*nets, strict=True)
@@ -46,8 +46,8 @@ def test_network_is_trained_on_the_labels_of_its_fold_only(trained: int) -> None
 
 
 def test_sums_hold_the_predictions_of_the_other_network() -> None:
-    walk = small_walk(unlabeled=6).advance(3)
-    cross_fit, train, clean = stage(walk), walk.problem.train, walk.problem.clean
+    runner = small_runner(unlabeled=6).advance(3)
+    cross_fit, train, clean = stage(runner), runner.problem.train, runner.problem.clean
     cross_fit.end_epoch()
     cross_fit.end_epoch()
     for net in cross_fit.nets:
@@ -64,7 +64,7 @@ def test_sums_hold_the_predictions_of_the_other_network() -> None:
 
 
 def test_logits_are_the_log_of_the_mean_probabilities() -> None:
-    cross_fit = stage(small_walk().advance(3))
+    cross_fit = stage(small_runner().advance(3))
     x = small_problem().test.x
     for net in cross_fit.nets:
         net.eval()

@@ -103,46 +103,48 @@ def matrix_file(folder: Path, T: Tensor = T3) -> str:
 
 
 def test_first_stage_is_cross_entropy_and_second_has_a_new_network() -> None:
-    walk = StepRunner(forward_run(), small_problem())
-    assert (walk.method.epochs, walk.method.candidates_from) == (8, 4)
+    runner = StepRunner(forward_run(), small_problem())
+    assert (runner.method.epochs, runner.method.candidates_from) == (8, 4)
     plain = StepRunner(small_run("cross-entropy", epochs=4), small_problem()).advance()
-    walk.advance(16)
-    assert walk.losses == plain.losses
-    p = walk.method.logits(walk.problem.train.x).softmax(1)
-    walk.advance(1)
-    torch.testing.assert_close(walk.method.estimates.T, transitions_from_anchors(p))
-    first, second = walk.losses[0], walk.losses[16]
+    runner.advance(16)
+    assert runner.losses == plain.losses
+    p = runner.method.logits(runner.problem.train.x).softmax(1)
+    runner.advance(1)
+    torch.testing.assert_close(runner.method.estimates.T, transitions_from_anchors(p))
+    first, second = runner.losses[0], runner.losses[16]
     assert second > 0.5 * first  # the new network is untrained
-    assert [walk.method.lr_at(e) for e in (0, 4)] == [0.05, 0.05]
+    assert [runner.method.lr_at(e) for e in (0, 4)] == [0.05, 0.05]
     assert StepRunner(forward_run(lr_milestones=(2,)), small_problem()).method.lr_at(5) == 0.05
     assert StepRunner(forward_run(lr_milestones=(2,)), small_problem()).method.lr_at(6) == pytest.approx(0.005)
 
 
 def test_matrix_from_file_has_no_first_stage_and_identity_is_cross_entropy(tmp_path: Path) -> None:
-    walk = StepRunner(forward_run(matrix_file(tmp_path, torch.eye(3))), small_problem()).advance()
-    assert walk.method.epochs == 4
-    torch.testing.assert_close(walk.losses, StepRunner(small_run("cross-entropy", epochs=4), small_problem()).advance().losses)
-    walk = StepRunner(forward_run(matrix_file(tmp_path)), small_problem()).advance(1)
-    torch.testing.assert_close(walk.method.estimates.T, T3)
+    runner = StepRunner(forward_run(matrix_file(tmp_path, torch.eye(3))), small_problem()).advance()
+    assert runner.method.epochs == 4
+    torch.testing.assert_close(
+        runner.losses, StepRunner(small_run("cross-entropy", epochs=4), small_problem()).advance().losses
+    )
+    runner = StepRunner(forward_run(matrix_file(tmp_path)), small_problem()).advance(1)
+    torch.testing.assert_close(runner.method.estimates.T, T3)
 
 
 def test_counted_needs_clean_samples_with_both_labels() -> None:
-    walk = StepRunner(forward_run("counted"), with_given_labels(small_problem())).advance(1)
-    clean = walk.problem.clean
-    assert walk.method.epochs == 4
+    runner = StepRunner(forward_run("counted"), with_given_labels(small_problem())).advance(1)
+    clean = runner.problem.clean
+    assert runner.method.epochs == 4
     wrong = ((clean.true == 0) & (clean.given == 1)).sum() / (clean.true == 0).sum()
-    assert float(walk.method.estimates.T[0, 1]) == pytest.approx(float(wrong))
+    assert float(runner.method.estimates.T[0, 1]) == pytest.approx(float(wrong))
     with pytest.raises(InputError, match="none of the 12 clean samples has one: use transition=estimated"):
         StepRunner(forward_run("counted"), small_problem()).advance(1)
 
 
 def test_estimated_has_a_first_stage() -> None:
-    walk = StepRunner(forward_run("estimated"), small_problem())
-    assert (walk.method.epochs, walk.method.candidates_from) == (5, 1)
-    walk.advance(5)
-    T = walk.method.estimates.T
+    runner = StepRunner(forward_run("estimated"), small_problem())
+    assert (runner.method.epochs, runner.method.candidates_from) == (5, 1)
+    runner.advance(5)
+    T = runner.method.estimates.T
     torch.testing.assert_close(T.sum(1), torch.ones(3, dtype=torch.float64))
-    assert "fold0" not in walk.method.components()
+    assert "fold0" not in runner.method.components()
 
 
 @pytest.mark.parametrize("transition", ["anchor", "estimated", "counted", "file"])
@@ -150,7 +152,10 @@ def test_estimated_has_a_first_stage() -> None:
 def test_resume_in_every_stage_gives_same_bits(transition: str, after: int, tmp_path: Path) -> None:
     source = matrix_file(tmp_path) if transition == "file" else transition
     problem = with_given_labels(small_problem()) if transition == "counted" else small_problem()
-    whole, half = StepRunner(forward_run(source), problem).advance(), StepRunner(forward_run(source), problem).advance(after)
+    whole, half = (
+        StepRunner(forward_run(source), problem).advance(),
+        StepRunner(forward_run(source), problem).advance(after),
+    )
     file = io.BytesIO()
     torch.save(half.method.state_dict(), file)
     file.seek(0)

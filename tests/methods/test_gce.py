@@ -71,13 +71,13 @@ def test_dropped_sample_has_the_loss_at_k_and_no_gradient(q: float) -> None:
     assert bool((z.grad[keep].abs().sum(1) > 0).all())
 
 
-def walk(**settings: object) -> StepRunner:
+def runner(**settings: object) -> StepRunner:
     return StepRunner(small_run("gce", epochs=12, settings={"truncated": True, **settings}), small_problem())
 
 
 def test_samples_are_selected_from_a_third_of_the_epochs_every_twelfth() -> None:
     """Epochs 40, 50, … of 120 are 4, 5, … of 12: samples are selected at the end of epochs 3, 4, 5, …"""
-    w = walk()
+    w = runner()
     changed = []
     for _ in range(12):
         w.advance(4)
@@ -93,7 +93,7 @@ def test_samples_are_selected_from_a_third_of_the_epochs_every_twelfth() -> None
 
 
 def test_samples_with_p_y_above_k_are_kept() -> None:
-    w = walk(k=0.6).advance()
+    w = runner(k=0.6).advance()
     w.method.end_epoch(11)
     p = w.method.logits(w.problem.train.x).softmax(1).gather(1, w.problem.train.given[:, None])[:, 0]
     assert torch.equal(w.method.selection["keep"], p > 0.6)
@@ -103,7 +103,7 @@ def test_samples_with_p_y_above_k_are_kept() -> None:
 def test_labels_of_dropped_samples_have_no_effect() -> None:
     runs = []
     for change in (False, True):
-        w = walk().advance(16)
+        w = runner().advance(16)
         w.method.end_epoch(3)
         w.epoch, w.step = 4, 0
         w.method.selection["keep"].copy_(torch.arange(48) % 2 == 0)
@@ -118,11 +118,11 @@ def test_labels_of_dropped_samples_have_no_effect() -> None:
 
 @pytest.mark.parametrize("after", [15, 18, 33])
 def test_truncated_resume_gives_same_bits(after: int) -> None:
-    whole, half = walk().advance(), walk().advance(after)
+    whole, half = runner().advance(), runner().advance(after)
     file = io.BytesIO()
     torch.save(half.method.state_dict(), file)
     file.seek(0)
-    resumed = walk()
+    resumed = runner()
     resumed.method.load_state_dict(torch.load(file, weights_only=True))
     resumed.epoch, resumed.step = half.epoch, half.step
     assert half.losses + resumed.advance().losses == whole.losses
@@ -130,7 +130,7 @@ def test_truncated_resume_gives_same_bits(after: int) -> None:
 
 def test_selection_is_changed_in_place() -> None:
     """A traced step reads the tensor at its address."""
-    w = walk()
+    w = runner()
     selection = w.method.selection["keep"]
     w.method.load_state_dict(w.advance().method.state_dict())
     assert w.method.selection["keep"] is selection

@@ -110,23 +110,23 @@ def test_prediction_window_keeps_the_last_epochs() -> None:
 
 
 def train_by_epoch(**changes: object) -> tuple[StepRunner, list[Tensor], list[Tensor]]:
-    """Return the walk, the soft labels at the start and after each epoch, and the predictions after each epoch."""
+    """Return the runner, the soft labels at the start and after each epoch, and the predictions after each epoch."""
     run = small_run(NAME, epochs=12, **changes)
-    walk = StepRunner(run, small_problem(unlabeled=5))
-    table, predicted = [walk.method.soft_labels()], []
-    for epoch in range(walk.method.epochs):
-        walk.method.begin_epoch(epoch)
-        for batch in walk.batches.epoch(epoch, labeled_only=True):
-            walk.method.step(batch)
-        predicted.append(predict_logits(walk.method, walk.problem.train.x).softmax(1))
-        walk.method.end_epoch(epoch)
-        table.append(walk.method.soft_labels())
-    return walk, table, predicted
+    runner = StepRunner(run, small_problem(unlabeled=5))
+    table, predicted = [runner.method.soft_labels()], []
+    for epoch in range(runner.method.epochs):
+        runner.method.begin_epoch(epoch)
+        for batch in runner.batches.epoch(epoch, labeled_only=True):
+            runner.method.step(batch)
+        predicted.append(predict_logits(runner.method, runner.problem.train.x).softmax(1))
+        runner.method.end_epoch(epoch)
+        table.append(runner.method.soft_labels())
+    return runner, table, predicted
 
 
 def test_labels_start_as_given_and_change_from_update_from_to_the_second_stage() -> None:
-    walk, table, _ = train_by_epoch()
-    given = walk.problem.train.given[5:]
+    runner, table, _ = train_by_epoch()
+    given = runner.problem.train.given[5:]
     assert torch.equal(table[0][5:], torch.nn.functional.one_hot(given, 3).double())
     moved = [not torch.equal(before, after) for before, after in itertools.pairwise(table)]
     assert moved == 3 * [False] + 9 * [True] + 12 * [False]  # epoch 4 is the first with updated labels
@@ -154,28 +154,28 @@ def test_unlabeled_rows_stay_uniform() -> None:
 
 
 def test_second_stage_trains_a_new_network_from_the_initial_lr() -> None:
-    walk = StepRunner(small_run(NAME), small_problem()).advance(6 * 4)
-    first, sgd = walk.method.net, walk.method.sgd
-    assert isinstance(walk.method, JointOptimization)
-    walk.method.end_epoch(5)
-    walk.method.begin_epoch(6)
-    new = {k: w.clone() for k, w in walk.method.net.state_dict().items()}
-    assert walk.method.net is not first
-    assert walk.method.sgd is not sgd
-    assert all(torch.equal(w, new[k]) for k, w in walk.method.task.make_net(1).state_dict().items())
-    assert walk.method.sgd.lr == 0.05
-    walk.method.begin_epoch(6)  # as after a resume
-    assert all(torch.equal(w, new[k]) for k, w in walk.method.net.state_dict().items())
+    runner = StepRunner(small_run(NAME), small_problem()).advance(6 * 4)
+    first, sgd = runner.method.net, runner.method.sgd
+    assert isinstance(runner.method, JointOptimization)
+    runner.method.end_epoch(5)
+    runner.method.begin_epoch(6)
+    new = {k: w.clone() for k, w in runner.method.net.state_dict().items()}
+    assert runner.method.net is not first
+    assert runner.method.sgd is not sgd
+    assert all(torch.equal(w, new[k]) for k, w in runner.method.task.make_net(1).state_dict().items())
+    assert runner.method.sgd.lr == 0.05
+    runner.method.begin_epoch(6)  # as after a resume
+    assert all(torch.equal(w, new[k]) for k, w in runner.method.net.state_dict().items())
 
 
 def test_second_stage_minimizes_cross_entropy_only() -> None:
-    walk = StepRunner(small_run(NAME), small_problem()).advance(6 * 4)
-    walk.method.end_epoch(5)
-    walk.method.begin_epoch(6)
-    batch = next(walk.batches.epoch(6, labeled_only=True))
-    y = walk.method.soft_labels()[batch.index]
-    expected = soft_label_cross_entropy(walk.method.task.make_net(1)(batch.x), y).mean()
-    torch.testing.assert_close(walk.method.step(batch), expected.detach())
+    runner = StepRunner(small_run(NAME), small_problem()).advance(6 * 4)
+    runner.method.end_epoch(5)
+    runner.method.begin_epoch(6)
+    batch = next(runner.batches.epoch(6, labeled_only=True))
+    y = runner.method.soft_labels()[batch.index]
+    expected = soft_label_cross_entropy(runner.method.task.make_net(1)(batch.x), y).mean()
+    torch.testing.assert_close(runner.method.step(batch), expected.detach())
 
 
 @pytest.mark.parametrize("after", [20, 24, 25, 40])
@@ -195,10 +195,12 @@ def test_resume_around_the_second_stage_gives_same_bits(after: int) -> None:
 
 
 def test_prior_is_uniform_or_the_frequencies_of_given_labels() -> None:
-    walks = [StepRunner(small_run(NAME, settings={"prior": p}), small_problem(unlabeled=5)) for p in ("uniform", "given")]
-    uniform, counted = (walk.method.prior for walk in walks)
+    runners = [
+        StepRunner(small_run(NAME, settings={"prior": p}), small_problem(unlabeled=5)) for p in ("uniform", "given")
+    ]
+    uniform, counted = (runner.method.prior for runner in runners)
     torch.testing.assert_close(uniform, torch.full((3,), 1 / 3).double())
-    given = walks[0].problem.train.given.tolist()
+    given = runners[0].problem.train.given.tolist()
     assert counted.tolist() == pytest.approx([given.count(c) / 43 for c in range(3)])
 
 
@@ -223,8 +225,8 @@ def test_labels_improve_on_digits() -> None:
     pytest.importorskip("sklearn")
     fields = {"noise": "uniform:0.4", "epochs": 8, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
     run = recipe("digits", method=NAME, settings={"retrain": 1}, **fields)
-    walk = StepRunner(run, prepare(run))
-    true = walk.problem.train.true
-    before, after = walk.method.soft_labels().argmax(1), walk.advance().method.soft_labels().argmax(1)
+    runner = StepRunner(run, prepare(run))
+    true = runner.problem.train.true
+    before, after = runner.method.soft_labels().argmax(1), runner.advance().method.soft_labels().argmax(1)
     assert float((before == true).double().mean()) == pytest.approx(0.6, abs=0.01)
     assert float((after == true).double().mean()) > 0.8

@@ -29,9 +29,9 @@ def logits_and_labels(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def method_and_batch(steps: int = 9, **settings: object) -> tuple[MetaWeightNet, Batch]:
-    walk = StepRunner(small_run("meta-weight-net", settings=settings), small_problem()).advance(steps)
-    walk.method.begin_epoch(walk.epoch)
-    return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
+    runner = StepRunner(small_run("meta-weight-net", settings=settings), small_problem()).advance(steps)
+    runner.method.begin_epoch(runner.epoch)
+    return runner.method, next(runner.batches.epoch(runner.epoch, labeled_only=True, start=runner.step))
 
 
 def test_loss_is_cross_entropy_for_weight_1_and_zero_for_weight_0() -> None:
@@ -141,7 +141,7 @@ def test_exact_equals_double_backward_and_naive_meta_gradient() -> None:
 
 
 def test_meta_gradient_equals_its_formula() -> None:
-    """∂L_meta/∂Θ = −(λ/N) Σ_i l̇_i ∂V(l_i)/∂Θ, with l̇ the derivative of the losses along the gradient of the clean loss."""
+    """∂L_meta/∂Θ = −(λ/N) Σ_i l̇_i ∂V(l_i)/∂Θ, with l̇ the derivative of the losses along the clean gradient."""
     method, batch = method_and_batch()
     for module in method.net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):

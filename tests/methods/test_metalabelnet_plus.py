@@ -34,7 +34,7 @@ OFF: dict[str, Any] = {
 GOLDEN = Path(__file__).with_name("golden.json")
 
 
-def walk(**settings: Any) -> StepRunner:
+def runner(**settings: Any) -> StepRunner:
     return StepRunner(small_run("metalabelnet-plus", settings=settings), small_problem(unlabeled=6))
 
 
@@ -44,7 +44,7 @@ def weights(one: StepRunner) -> dict[str, Tensor]:
 
 def test_all_off_equals_metalabelnet_bit_for_bit() -> None:
     theirs = StepRunner(small_run("metalabelnet"), small_problem(unlabeled=6)).advance()
-    ours = walk(**OFF).advance()
+    ours = runner(**OFF).advance()
     assert ours.losses == theirs.losses
     one, other = weights(ours), weights(theirs)
     assert one.keys() == other.keys()
@@ -62,7 +62,7 @@ def test_all_off_has_the_golden_trace_of_metalabelnet() -> None:
 @pytest.mark.parametrize("name", OFF)
 def test_each_extension_alone_changes_the_result(name: str) -> None:
     theirs = StepRunner(small_run("metalabelnet"), small_problem(unlabeled=6)).advance()
-    ours = walk(**{key: value for key, value in OFF.items() if key != name}).advance()
+    ours = runner(**{key: value for key, value in OFF.items() if key != name}).advance()
     x = ours.problem.test.x
     assert not torch.equal(ours.method.logits(x), theirs.method.logits(x))
 
@@ -148,7 +148,7 @@ def naive_step(one: StepRunner, batch: Any) -> tuple[dict[str, Tensor], dict[str
     ],
 )
 def test_step_equals_the_formula(settings: dict[str, Any]) -> None:
-    one = walk(**{**settings, "warmup_share": 0.5}).advance(3)
+    one = runner(**{**settings, "warmup_share": 0.5}).advance(3)
     one.method.begin_epoch(1)
     if one.method.refit_predictions is not None:
         one.method.refit_predictions["rho"].fill_(0.3)
@@ -163,7 +163,7 @@ def test_step_equals_the_formula(settings: dict[str, Any]) -> None:
 
 def test_transition_matrix_is_the_mean_prediction_per_class() -> None:
     """On the clean set; a row of T is uniform for a class without clean samples."""
-    one = walk(given=1.0, matrix="expected", handover=0.0, warmup_share=0.5).advance(3)
+    one = runner(given=1.0, matrix="expected", handover=0.0, warmup_share=0.5).advance(3)
     clean = one.problem.clean.take((one.problem.clean.true != 1).nonzero()[:, 0])
     one.method.task = dataclasses.replace(one.method.task, clean=clean)
     one.method.begin_epoch(1)
@@ -184,7 +184,8 @@ def test_deconfounded_matrix_is_used_if_set(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(plus, "deconfounded", fake)
     plain, one = (
-        walk(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).advance(3) for matrix in ("expected", "deconfounded")
+        runner(given=1.0, handover=0.0, warmup_share=0.5, matrix=matrix).advance(3)
+        for matrix in ("expected", "deconfounded")
     )
     for each in (plain, one):
         each.method.begin_epoch(1)
@@ -197,7 +198,7 @@ def test_deconfounded_matrix_is_used_if_set(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_given_label_has_no_effect_with_a_uniform_matrix() -> None:
     """Nor for unlabeled rows."""
-    one = walk(given=1.0, prior=0.1).advance(10)
+    one = runner(given=1.0, prior=0.1).advance(10)
     estimated = one.method.soft_labels()
     one.method.transition.T.fill_(1 / 3)
     plain = one.method.soft_labels()
@@ -209,14 +210,14 @@ def test_given_label_has_no_effect_with_a_uniform_matrix() -> None:
 
 
 def test_ema_predicts() -> None:
-    one = walk().advance()
+    one = runner().advance()
     x = to_input(one.problem.test.x, torch.float64)
     assert torch.equal(one.method.logits(one.problem.test.x), predict(one.method.ema.net, x))
     assert not torch.equal(predict(one.method.net, x), predict(one.method.ema.net, x))
 
 
 def test_ema_includes_warm_up_and_phase_2_starts_from_it() -> None:
-    one = walk(warmup_share=1.0, handover=0.0)
+    one = runner(warmup_share=1.0, handover=0.0)
     ema = {name: weight.detach().clone() for name, weight in trainable_parameters(one.method.net).items()}
     for t in range(1, 1 + one.method.warmup * one.batches.steps(labeled_only=True)):
         one.advance(1)
@@ -232,7 +233,7 @@ def test_ema_includes_warm_up_and_phase_2_starts_from_it() -> None:
 
 def test_phase_2_starts_with_recomputed_batchnorm_statistics() -> None:
     """After a few steps running averages still depend on their initial values."""
-    one = walk(warmup_share=0.5).advance(3)
+    one = runner(warmup_share=0.5).advance(3)
     lagging = {name: b.clone() for name, b in one.method.ema.net.named_buffers() if "running_mean" in name}
     one.method.begin_epoch(1)
     net, x = one.method.ema.net, to_input(one.problem.train.x, torch.float64)
@@ -248,7 +249,9 @@ def test_phase_2_starts_with_recomputed_batchnorm_statistics() -> None:
 
 
 def test_cosine_annealing_after_warm_up() -> None:
-    method = StepRunner(small_run("metalabelnet-plus", epochs=60, warmup=22, lr_milestones=(20, 40)), small_problem()).method
+    method = StepRunner(
+        small_run("metalabelnet-plus", epochs=60, warmup=22, lr_milestones=(20, 40)), small_problem()
+    ).method
     lr = method.task.schedule.lr
     assert [method.lr_at(epoch) for epoch in (0, 7)] == [lr, lr]
     for epoch, share in ((8, 0.9567727), (20, 0.75), (30, 0.5), (40, 0.25), (59, 0.0006852)):
@@ -280,7 +283,9 @@ def test_non_images_are_trained_without_strong_augmentation() -> None:
         for part, rows in vars(problem).items()
         if isinstance(rows, Rows)
     }
-    one = StepRunner(small_run("metalabelnet-plus", settings={"warmup_share": 0.5}), dataclasses.replace(problem, **numbers))
+    one = StepRunner(
+        small_run("metalabelnet-plus", settings={"warmup_share": 0.5}), dataclasses.replace(problem, **numbers)
+    )
     assert one.method.strong_augment_from is None
     off = {"consistency": 0.0, "warmup_share": 0.5}
     images = StepRunner(small_run("metalabelnet-plus", settings=off), problem)
@@ -311,7 +316,7 @@ def test_fractions_out_of_range_are_rejected(name: str) -> None:
 
 
 def test_head_is_refit_to_the_clean_set_when_phase_2_starts() -> None:
-    one, other = walk(handover=0.5), walk(handover=0.0)
+    one, other = runner(handover=0.5), runner(handover=0.0)
     for each in (one, other):
         each.method.begin_epoch(each.method.warmup)
     method, x = one.method, one.problem.clean.x
@@ -325,7 +330,7 @@ def test_head_is_refit_to_the_clean_set_when_phase_2_starts() -> None:
 
 
 def test_soft_labels_move_from_refit_predictions_to_current_ones() -> None:
-    one = walk(handover=0.5)
+    one = runner(handover=0.5)
     method, rows = one.method, one.problem.train
     first, length = method.warmup, 0.5 * (method.epochs - method.warmup)
     index = rows.given.ge(0).nonzero()[[3, 0, 5], 0]
@@ -344,16 +349,16 @@ def test_soft_labels_move_from_refit_predictions_to_current_ones() -> None:
 
 
 def test_resume_during_handover_gives_same_losses() -> None:
-    whole, half = walk(handover=1.0).advance(), walk(handover=1.0)
+    whole, half = runner(handover=1.0).advance(), runner(handover=1.0)
     half.advance(len(whole.losses) - 2)
-    rest = walk(handover=1.0)
+    rest = runner(handover=1.0)
     rest.method.load_state_dict(half.method.state_dict())
     rest.epoch, rest.step = half.epoch, half.step
     assert half.losses + rest.advance().losses == whole.losses
 
 
 def test_head_refit_uses_a_limited_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, calls = walk(), []
+    one, calls = runner(), []
     monkeypatch.setattr(plus, "MAX_FIT_SAMPLES", 5)
     monkeypatch.setattr(plus, "refit_head", lambda v, y, weight, bias, _: (calls.append((v, y)), (weight, bias))[1])
     one.method.begin_epoch(one.method.warmup)
@@ -401,7 +406,7 @@ def test_small_features_give_a_refit_head_that_is_not_copied() -> None:
 
 
 def test_model_is_loaded_with_rows_without_true_labels() -> None:
-    one = walk().advance()
+    one = runner().advance()
     problem = small_problem()
     unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
     parts = {"train": unknown, "clean": unknown, "validation": unknown, "test": unknown}

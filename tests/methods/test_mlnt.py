@@ -28,13 +28,13 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def walk(steps: int, **settings: object) -> StepRunner:
+def runner(steps: int, **settings: object) -> StepRunner:
     return StepRunner(small_run("mlnt", settings={"synthetic": 2, **settings}), small_problem()).advance(steps)
 
 
 def after_warm_up(steps: int = 14, **settings: object) -> tuple[MLNT, Batch]:
     """Return a method after warm-up and its next batch."""
-    w = walk(steps, **settings)
+    w = runner(steps, **settings)
     w.method.begin_epoch(w.epoch)
     return w.method, next(w.batches.epoch(w.epoch, labeled_only=True, start=w.step))
 
@@ -129,7 +129,7 @@ def test_step_equals_the_method_written_out(differentiation: str) -> None:
 
 
 def test_teacher_starts_as_the_network_at_the_end_of_warm_up_and_predicts() -> None:
-    w = walk(8)
+    w = runner(8)
     assert w.method.teacher is None
     x = column_images(6, seed=9).x
     before = w.method.logits(x)
@@ -187,7 +187,7 @@ def test_neighbors_are_the_nearest_labeled_rows_in_feature_space() -> None:
 
 
 def test_neighbors_are_computed_once() -> None:
-    w = walk(9)
+    w = runner(9)
     before = w.method.neighbors.rows.clone()
     w.advance()
     assert torch.equal(before, w.method.neighbors.rows)

@@ -19,9 +19,9 @@ from small_runs import StepRunner, small_problem, small_run
 
 def in_phase_2(**settings: object) -> tuple[MSLG, Batch]:
     """Return a method in the middle of phase 2 and its next batch."""
-    walk = StepRunner(small_run("mslg", settings=settings), small_problem()).advance(11)
-    walk.method.begin_epoch(walk.epoch)
-    return walk.method, next(walk.batches.epoch(walk.epoch, labeled_only=True, start=walk.step))
+    runner = StepRunner(small_run("mslg", settings=settings), small_problem()).advance(11)
+    runner.method.begin_epoch(runner.epoch)
+    return runner.method, next(runner.batches.epoch(runner.epoch, labeled_only=True, start=runner.step))
 
 
 def mean_kl(logits: Tensor, log_y_hat: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def test_step_equals_the_algorithm_written_out(differentiation: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_only_the_soft_label_source_the_batch_move_and_their_sums_stay() -> None:
+def test_only_rows_of_the_batch_change_and_their_sums_are_constant() -> None:
     """∂L_meta/∂ỹ = (α/NC) ṗ, and Σ_j ṗ_j = 0, so Σ_j ỹ_j stays K."""
     method, batch = in_phase_2()
     before = method.table.logits.clone()
@@ -105,17 +105,17 @@ def test_labels_are_addressed_by_row_not_by_position_in_the_batch() -> None:
 
 
 def test_table_starts_from_the_given_labels_at_the_end_of_warm_up() -> None:
-    walk = StepRunner(small_run("mslg"), small_problem(unlabeled=5))
-    while walk.epoch < 2:
-        walk.advance(1)
-        if walk.epoch < 2:
-            assert walk.method.soft_labels() is None
-    walk.method.table = None
-    walk.method.begin_epoch(2)
-    given = walk.problem.train.given
+    runner = StepRunner(small_run("mslg"), small_problem(unlabeled=5))
+    while runner.epoch < 2:
+        runner.advance(1)
+        if runner.epoch < 2:
+            assert runner.method.soft_labels() is None
+    runner.method.table = None
+    runner.method.begin_epoch(2)
+    given = runner.problem.train.given
     onehot = torch.nn.functional.one_hot(given[5:], 3).double()
-    torch.testing.assert_close(walk.method.soft_labels()[5:], (10 * onehot).softmax(1))
-    torch.testing.assert_close(walk.method.soft_labels()[:5], torch.full((5, 3), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(runner.method.soft_labels()[5:], (10 * onehot).softmax(1))
+    torch.testing.assert_close(runner.method.soft_labels()[:5], torch.full((5, 3), 1 / 3, dtype=torch.float64))
 
 
 def test_begin_epoch_again_keeps_the_table() -> None:
@@ -127,17 +127,17 @@ def test_begin_epoch_again_keeps_the_table() -> None:
 
 
 def test_unlabeled_rows_stay_uniform() -> None:
-    walk = StepRunner(small_run("mslg"), small_problem(unlabeled=24)).advance()
-    torch.testing.assert_close(walk.method.soft_labels()[:24], torch.full((24, 3), 1 / 3, dtype=torch.float64))
+    runner = StepRunner(small_run("mslg"), small_problem(unlabeled=24)).advance()
+    torch.testing.assert_close(runner.method.soft_labels()[:24], torch.full((24, 3), 1 / 3, dtype=torch.float64))
 
 
 def test_phase_2_does_not_read_given_labels() -> None:
     finished = []
     for corrupt in (False, True):
-        walk = StepRunner(small_run("mslg"), small_problem()).advance(9)
+        runner = StepRunner(small_run("mslg"), small_problem()).advance(9)
         if corrupt:
-            walk.problem.train.given.copy_((walk.problem.train.given + 1) % 3)
-        finished.append(walk.advance().method.model_state_dict())
+            runner.problem.train.given.copy_((runner.problem.train.given + 1) % 3)
+        finished.append(runner.advance().method.model_state_dict())
     assert all(torch.equal(finished[0][k], finished[1][k]) for k in finished[0])
 
 

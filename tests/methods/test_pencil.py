@@ -105,14 +105,14 @@ def test_extreme_logits_are_finite(size: float, dtype: torch.dtype) -> None:
 
 
 def labels_by_epoch(problem: Problem, run: Run) -> tuple[StepRunner, list[Tensor]]:
-    """Return the walk and the soft labels at the start and after each epoch."""
-    walk = StepRunner(run, problem)
-    steps = walk.batches.steps(labeled_only=True)
-    table = [walk.method.soft_labels()]
+    """Return the runner and the soft labels at the start and after each epoch."""
+    runner = StepRunner(run, problem)
+    steps = runner.batches.steps(labeled_only=True)
+    table = [runner.method.soft_labels()]
     for _ in range(run.epochs):
-        walk.advance(steps)
-        table.append(walk.method.soft_labels())
-    return walk, table
+        runner.advance(steps)
+        table.append(runner.method.soft_labels())
+    return runner, table
 
 
 def test_labels_change_in_stage_2_only() -> None:
@@ -130,13 +130,13 @@ def test_unlabeled_rows_stay_uniform() -> None:
 
 def test_step_changes_the_labels_of_the_batch_by_lambda_times_the_gradient() -> None:
     """Labels are addressed by row number, and no other row changes."""
-    walk = StepRunner(small_run("pencil", settings={"label_step": 7}), small_problem()).advance(4)
-    method = walk.method
+    runner = StepRunner(small_run("pencil", settings={"label_step": 7}), small_problem()).advance(4)
+    method = runner.method
     assert isinstance(method, Pencil)
     method.end_epoch(0)
     before = method.labels.logits.clone()
     method.begin_epoch(1)
-    batch = next(walk.batches.epoch(1, labeled_only=True))
+    batch = next(runner.batches.epoch(1, labeled_only=True))
     weights = {k: w.clone() for k, w in method.net.state_dict().items()}
     method.step(batch)
     after = method.labels.logits.clone()
@@ -160,7 +160,9 @@ def test_stages_and_learning_rates_of_both_presets() -> None:
     common = StepRunner(small_run("pencil", epochs=120, lr=0.01, lr_milestones=(40, 80)), small_problem()).method
     assert (common.correct_from, common.fix_from, common.candidates_from) == (21, 80, 21)
     assert [common.lr_at(e) for e in (0, 21, 40, 79, 80, 119)] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
-    own = StepRunner(recipe("digits", method="pencil", preset="own", device="cpu", dtype="float64"), small_problem()).method
+    own = StepRunner(
+        recipe("digits", method="pencil", preset="own", device="cpu", dtype="float64"), small_problem()
+    ).method
     assert (own.epochs, own.correct_from, own.fix_from) == (320, 70, 200)
     rates = [own.lr_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
     assert rates == pytest.approx([0.06, 0.06, 0.2, 0.2, 0.02, 0.002, 0.002])
@@ -187,8 +189,8 @@ def labels_before_and_after(**settings: float) -> tuple[Tensor, Tensor, Problem]
     settings = {"label_step": 800, **settings}
     fields = {"noise": "uniform:0.4", "epochs": 16, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
     run = recipe("digits", method="pencil", settings=settings, **fields)
-    walk = StepRunner(run, prepare(run))
-    return walk.method.soft_labels(), walk.advance().method.soft_labels(), walk.problem
+    runner = StepRunner(run, prepare(run))
+    return runner.method.soft_labels(), runner.advance().method.soft_labels(), runner.problem
 
 
 def test_labels_improve_on_digits() -> None:

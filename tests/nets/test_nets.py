@@ -43,16 +43,14 @@ def test_cnn8_layers() -> None:
     assert [type(m).__name__ for m in net][6] == "MaxPool2d"
 
 
-    share = float((weights.abs() > math.sqrt(3) * std).double().mean())
-    assert abs(share - tail) < 4.5 * math.sqrt(tail * (1 - tail) / n)(weights: Tensor, std: float) -> None:
+def assert_normal(weights: Tensor, std: float) -> None:
     """Mean, standard deviation and tails of a normal distribution, within 4.5 standard errors."""
     n = weights.numel()
     assert abs(float(weights.mean())) < 4.5 * std / math.sqrt(n)
     assert abs(float(weights.std()) - std) < 4.5 * std / math.sqrt(2 * n)
     tail = math.erfc(math.sqrt(1.5))  # P(|z| > √3), which is 0 for a uniform distribution
-    assert abs(float((weights.abs() > math.sqrt(3) * std).double().mean()) - tail) < 4.5 * math.sqrt(
-        tail * (1 - tail) / n
-    )
+    share = float((weights.abs() > math.sqrt(3) * std).double().mean())
+    assert abs(share - tail) < 4.5 * math.sqrt(tail * (1 - tail) / n)
 
 
 def assert_uniform(weights: Tensor, bound: float) -> None:

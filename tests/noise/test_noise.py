@@ -203,9 +203,9 @@ def test_class_dependent_noise_flips_exact_count_per_class(
     out = class_dependent_noise(true, target, rate, rng(seed))
     assert torch.equal(true, before)
     for label in range(-1, classes):
-        mine = out[true == label]
-        flipped = mine[mine != label]
-        assert len(flipped) == (flip_count(len(mine), rate) if label in target else 0)
+        labels = out[true == label]
+        flipped = labels[labels != label]
+        assert len(flipped) == (flip_count(len(labels), rate) if label in target else 0)
         assert all(int(to) == target[label] for to in flipped)
 
 

@@ -28,7 +28,7 @@ def test_significant_winner() -> None:
     text = recommend(summaries(a=[90.0, 91.0, 89.0], b=[95.0, 96.1, 94.0], c=[80.0, 80.0, 82.0]), 10)
     assert text.startswith("b was best, with 95.03 % of the test samples correct. ")
     assert "It is 5.03 ± 0.06 points ahead of a, paired by seed, and ahead on 3 of 3 seeds" in text
-    assert "every other method is significantly worse (95 % CI over seeds)" in text
+    assert "every other method is significantly worse (95 % CI over seeds" in text
     assert "selected on 20 validation samples (2 per class): 94.7 % correct (95 % CI 76–99 %)" in text
     assert "so the selected epoch is partly random" in text
 

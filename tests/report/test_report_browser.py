@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folders import HOSTILE, run, write_run
 from metalabelnet.report import make_report
+from report_runs import HOSTILE, train_run, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +32,7 @@ def hostile_samples(folder: Path) -> list[Path]:
         hostile_text = HOSTILE[k % 3].replace('"', '""')
         lines.append(f'"{hostile_text} {k}","{words} {hostile_text}",{"ab"[k % 2]},{int(k < 20)}')
     (folder / "texts.csv").write_text("\n".join(lines), encoding="utf-8")
-    return [run(folder / "run", "texts.csv", clean_column="ok", clean=None, method="cross-entropy", text="text")]
+    return [train_run(folder / "run", "texts.csv", clean_column="ok", clean=None, method="cross-entropy", text="text")]
 
 
 def several_seeds(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from folders import HOSTILE, Page, page_of, run
+from report_runs import HOSTILE, ReportPage, parse_report, train_run
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("cli", "train")]
 
@@ -36,7 +36,7 @@ def suspects(folder: Path) -> list[dict[str, str]]:
     return sorted(rows, key=lambda row: -float(row["suspicion"]))[:30]
 
 
-def check_numbers(page: Page, folder: Path) -> dict[str, Any]:
+def check_numbers(page: ReportPage, folder: Path) -> dict[str, Any]:
     """Check that the page contains the numbers of the run folder."""
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     assert f"Clean accuracy {summary['clean_accuracy']:.2f} %" in page.text
@@ -53,7 +53,7 @@ def check_numbers(page: Page, folder: Path) -> dict[str, Any]:
 
 def test_npz_with_features(workdir: Path) -> None:
     train(tiny_run(write_npz(workdir / "small.npz")), folder=workdir / "run")
-    page = page_of(workdir / "run")
+    page = parse_report(workdir / "run")
     summary = check_numbers(page, workdir / "run")
     assert "warm-up: epochs 0 to 1; phase 2: epochs 2 to 4; dashed: selected epoch" in page.text
     assert page.text.count("Label change per epoch") == 1
@@ -76,8 +76,8 @@ def test_npz_with_features(workdir: Path) -> None:
 def test_npz_with_images(workdir: Path) -> None:
     x = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
     np.savez(workdir / "pics.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x[:4], y_test=np.arange(4) % 2)
-    run(workdir / "run", str(workdir / "pics.npz"), clean=10, noise="uniform:0.2", net="small-cnn")
-    page = page_of(workdir / "run")
+    train_run(workdir / "run", str(workdir / "pics.npz"), clean=10, noise="uniform:0.2", net="small-cnn")
+    page = parse_report(workdir / "run")
     check_numbers(page, workdir / "run")
     assert len(page.images()) == 30
     for source, row in zip(page.images(), suspects(workdir / "run"), strict=True):
@@ -88,33 +88,33 @@ def test_npz_with_images(workdir: Path) -> None:
 def test_image_folder_and_missing_image_folder(workdir: Path) -> None:
     true_label = write_photos(workdir / "meine photos", count=60)
     write_csv(workdir / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[60]])
-    run(workdir / "run", "meine photos", clean_file="checked.csv", clean=None)
-    page = page_of(workdir / "run")
+    train_run(workdir / "run", "meine photos", clean_file="checked.csv", clean=None)
+    page = parse_report(workdir / "run")
     check_numbers(page, workdir / "run")
     assert len(page.images()) == len(suspects(workdir / "run"))
     assert "validation samples (" in page.text
     assert "the epoch was selected on the same samples" in page.text
     broken = workdir / "meine photos" / suspects(workdir / "run")[0]["id"]
     broken.write_bytes(b"no image")
-    page = page_of(workdir / "run")
+    page = parse_report(workdir / "run")
     assert len(page.images()) == len(suspects(workdir / "run")) - 1
     assert "is not an image" in page.text
     shutil.rmtree(workdir / "meine photos")
-    page = page_of(workdir / "run")
+    page = parse_report(workdir / "run")
     check_numbers(page, workdir / "run")
     assert page.images() == []
-    assert "The samples cannot be shown: meine photos/ does not exist" in page.text
+    assert "The samples cannot be shown: meine photos does not exist" in page.text
 
 
 def test_id_outside_the_folder_is_not_read(workdir: Path) -> None:
     true_label = write_photos(workdir / "photos", count=60)
     write_csv(workdir / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[60]])
-    run(workdir / "run", "photos", clean_file="checked.csv", clean=None)
+    train_run(workdir / "run", "photos", clean_file="checked.csv", clean=None)
     Image.new("RGB", (8, 8)).save(workdir / "secret.png")
     first = suspects(workdir / "run")[0]["id"]
     file = workdir / "run" / "labels.csv"
     file.write_text(file.read_text(encoding="utf-8").replace(first, "../secret.png"), encoding="utf-8")
-    page = page_of(workdir / "run")
+    page = parse_report(workdir / "run")
     assert "../secret.png" in page.text
     (workdir / "photos" / "birne" / "link.png").symlink_to(workdir / "secret.png")
     assert not sample_content._inside(workdir / "photos", "birne/link.png")
@@ -125,8 +125,8 @@ def test_id_outside_the_folder_is_not_read(workdir: Path) -> None:
 
 def test_table_cells_are_shown(workdir: Path) -> None:
     write_csv(workdir / "table.csv", TABLE_COLUMNS, table_rows(60))
-    run(workdir / "run", "table.csv", clean_column="checked", clean=None)
-    page = page_of(workdir / "run")
+    train_run(workdir / "run", "table.csv", clean_column="checked", clean=None)
+    page = parse_report(workdir / "run")
     check_numbers(page, workdir / "run")
     rows = {row[0]: row for row in table_rows(60)}
     for row in suspects(workdir / "run"):
@@ -136,8 +136,8 @@ def test_table_cells_are_shown(workdir: Path) -> None:
 
 def test_texts_are_shown(workdir: Path) -> None:
     write_csv(workdir / "news.csv", ["text", "label", "ok"], text_rows(60))
-    run(workdir / "run", "news.csv", clean_column="ok", clean=None)
-    page = page_of(workdir / "run")
+    train_run(workdir / "run", "news.csv", clean_column="ok", clean=None)
+    page = parse_report(workdir / "run")
     check_numbers(page, workdir / "run")
     texts = text_rows(60)
     assert page.count("blockquote") == len(suspects(workdir / "run"))
@@ -151,7 +151,7 @@ def test_samples_and_ids_are_escaped(workdir: Path) -> None:
         for k, hostile in enumerate((*HOSTILE, "") * 6)
     ]
     write_csv(workdir / "texts.csv", ["id", "text", "label", "ok"], rows)
-    run(workdir / "texts", "texts.csv", clean_column="ok", clean=None, method="cross-entropy", text="text")
+    train_run(workdir / "texts", "texts.csv", clean_column="ok", clean=None, method="cross-entropy", text="text")
     true_label = write_photos(workdir / "photos", count=60)
     name = '<img src=x onerror=alert(1)>" onload="alert(2).png'
     for label in ("birne", "cherry pie"):
@@ -160,8 +160,8 @@ def test_samples_and_ids_are_escaped(workdir: Path) -> None:
             file.rename(file.with_name(f"{k} {name}"))
     known = [(name, kind) for name, kind in true_label if (workdir / "photos" / name).is_file()]
     write_csv(workdir / "checked.csv", ["file", "label"], known[:-2])
-    run(workdir / "pictures", "photos", clean_file="checked.csv", clean=None, method="cross-entropy")
-    page = page_of(workdir / "texts", workdir / "pictures")  # the parser rejects unexpected elements and attributes
+    train_run(workdir / "pictures", "photos", clean_file="checked.csv", clean=None, method="cross-entropy")
+    page = parse_report(workdir / "texts", workdir / "pictures")  # rejects unexpected elements
     assert HOSTILE[0] in page.text
     assert name in page.text
     assert len(page.images()) == len(suspects(workdir / "pictures")) > 10
@@ -178,8 +178,10 @@ def test_large_images_are_downscaled(workdir: Path) -> None:
             shutil.copy(workdir / "photos" / "ab"[k % 2] / f"{10 + k % 2}.jpg", file)
     assert sum(file.stat().st_size for file in (workdir / "photos").rglob("*.jpg")) > 30_000_000
     write_csv(workdir / "checked.csv", ["file", "label"], [(f"{'ab'[k % 2]}/{k}.jpg", "ab"[k % 2]) for k in range(10)])
-    run(workdir / "run", "photos", clean_file="checked.csv", clean=None, method="cross-entropy", epochs=1, image_size=8)
-    page = page_of(workdir / "run")  # fails above 5 MB
+    train_run(
+        workdir / "run", "photos", clean_file="checked.csv", clean=None, method="cross-entropy", epochs=1, image_size=8
+    )
+    page = parse_report(workdir / "run")  # fails above 5 MB
     assert len(page.images()) == 30
     assert len(page.content) < 1_000_000
 

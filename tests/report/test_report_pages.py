@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from folders import HOSTILE, Page, page_of, write_run
+from report_runs import HOSTILE, ReportPage, parse_report, write_run
 
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
@@ -26,14 +26,14 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def run_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_thousand_classes(run_parent: Path) -> None:
-    write_run(run_parent / "run", tuple(f"class {k}" for k in range(1000)), rows=3000)
-    report = page_of(run_parent / "run")
+def test_thousand_classes(workdir: Path) -> None:
+    write_run(workdir / "run", tuple(f"class {k}" for k in range(1000)), rows=3000)
+    report = parse_report(workdir / "run")
     assert len(report.content) < 200_000
     assert "1000 : class 0 , class 1" in report.text.replace("1000:", "1000 :")
     assert "The matrix of 1000 classes is too large to show. 2000 samples are on its diagonal, 1000" in report.text
@@ -42,9 +42,9 @@ def test_thousand_classes(run_parent: Path) -> None:
     assert "gone.npz does not exist" in report.text
 
 
-def test_names_are_escaped(run_parent: Path) -> None:
-    write_run(run_parent / '<b onclick="x">run', HOSTILE)
-    report = page_of(run_parent / '<b onclick="x">run')  # the parser rejects unexpected elements and attributes
+def test_names_are_escaped(workdir: Path) -> None:
+    write_run(workdir / '<b onclick="x">run', HOSTILE)
+    report = parse_report(workdir / '<b onclick="x">run')  # the parser rejects unexpected elements and attributes
     for name in HOSTILE[:2]:
         assert name in report.text
     assert report.count("b") == 0
@@ -53,16 +53,16 @@ def test_names_are_escaped(run_parent: Path) -> None:
     assert "\x00" not in report.content
 
 
-def test_single_epoch(run_parent: Path) -> None:
-    write_run(run_parent / "run", ("a", "b"), epochs=1)
-    report = page_of(run_parent / "run")
+def test_single_epoch(workdir: Path) -> None:
+    write_run(workdir / "run", ("a", "b"), epochs=1)
+    report = parse_report(workdir / "run")
     assert report.count("circle") == 4  # accuracy and loss, two lines each
     assert report.count("polyline") == 0
     assert "needs at least two epochs" in report.text
 
 
-def test_run_parentof_an_earlier_version(run_parent: Path) -> None:
-    folder = write_run(run_parent / "run", ("a", "b"))
+def test_folder_of_an_earlier_version(workdir: Path) -> None:
+    folder = write_run(workdir / "run", ("a", "b"))
     (folder / "confusion.json").unlink()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     bare = [{k: v for k, v in line.items() if k not in ("phase", "candidate")} for line in lines]
@@ -73,7 +73,7 @@ def test_run_parentof_an_earlier_version(run_parent: Path) -> None:
     (folder / "labels.csv").write_text(
         "index,id,given,label,confidence,suspect,true,p_a,p_b\n0,0,a,a,0.6,0,a,0.6,0.4\n1,1,a,b,0.8,1,b,0.2,0.8\n"
     )
-    report = page_of(folder)
+    report = parse_report(folder)
     assert "The run folder has no confusion.json" in report.text
     assert "Accuracy of each class" in report.text
     assert "warm-up: epoch 0; after warm-up: epochs 1 to 2" in report.text
@@ -81,20 +81,20 @@ def test_run_parentof_an_earlier_version(run_parent: Path) -> None:
     assert re.search(r"1 given a corrected b 80\.0 % suspicion 0\.800 .* suspicion 0\.400", report.text)
 
 
-def test_unnamed_phases(run_parent: Path) -> None:
-    folder = write_run(run_parent / "run", ("a", "b"))
+def test_unnamed_phases(workdir: Path) -> None:
+    folder = write_run(workdir / "run", ("a", "b"))
     text = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(text.replace('"candidate": true', '"candidate": false', 2))
-    assert "epochs before selection: epochs 0 to 1; selectable epochs: epoch 2;" in page_of(folder).text
+    assert "epochs before selection: epochs 0 to 1; selectable epochs: epoch 2;" in parse_report(folder).text
 
 
-def test_seeds_share_a_row(run_parent: Path) -> None:
-    folders = [write_run(run_parent / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
-    other = write_run(run_parent / "other", ("a", "b"), seed=5)
+def test_seeds_share_a_row(workdir: Path) -> None:
+    folders = [write_run(workdir / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
+    other = write_run(workdir / "other", ("a", "b"), seed=5)
     about = json.loads((other / "run.json").read_text())
     about["run"]["batch_size"] = 7
     (other / "run.json").write_text(json.dumps(about))
-    report = page_of(*folders, other, folders[0])  # a folder given twice counts once
+    report = parse_report(*folders, other, folders[0])  # a folder given twice counts once
     values = [json.loads((folder / "summary.json").read_text())["test_accuracy"] for folder in folders]
     mean = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
     assert f"cross-entropy, batch_size 64 0, 1, 2 {mean} " in report.text
@@ -107,18 +107,18 @@ def test_seeds_share_a_row(run_parent: Path) -> None:
     assert format_spread([]) == "–"
 
 
-def test_settings_are_compared_within_a_method(run_parent: Path) -> None:
-    folders = [write_run(run_parent / f"{k}", ("a", "b")) for k in range(3)]
+def test_settings_are_compared_within_a_method(workdir: Path) -> None:
+    folders = [write_run(workdir / f"{k}", ("a", "b")) for k in range(3)]
     for folder, method, own in zip(folders, ("gce", "sce", "sce"), ({"q": 0.7}, {"a": 1}, {"a": 2}), strict=True):
         about = json.loads((folder / "run.json").read_text())
         about["run"]["method"], about["method_settings"] = method, own
         (folder / "run.json").write_text(json.dumps(about))
-    report = page_of(*folders)
+    report = parse_report(*folders)
     assert re.search(r"seconds gce 0 76\.54 .* sce, sce\.a 1 0 76\.54 .* sce, sce\.a 2 0 76\.54 ", report.text)
 
 
-def test_rows_with_long_names_show_their_folder(run_parent: Path) -> None:
-    folders = [write_run(run_parent / name, ("a", "b")) for name in ("one", "two", "three")]
+def test_rows_with_long_names_show_their_folder(workdir: Path) -> None:
+    folders = [write_run(workdir / name, ("a", "b")) for name in ("one", "two", "three")]
     for k, folder in enumerate(folders):
         about = json.loads((folder / "run.json").read_text())
         about["run"] |= {
@@ -128,18 +128,18 @@ def test_rows_with_long_names_show_their_folder(run_parent: Path) -> None:
         }
         about["run"]["clean_column"] = "ok" if k == 2 else None
         (folder / "run.json").write_text(json.dumps(about))
-    text = page_of(*folders).text
+    text = parse_report(*folders).text
     assert "one: cross-entropy, data photographs of many" in text
     assert "two: cross-entropy, data photographs of many" in text
     assert "clean_column null" not in text.partition("All settings")[0]
 
 
-def test_large_page_leaves_out_sections(run_parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [write_run(run_parent / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
+def test_large_page_leaves_out_sections(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [write_run(workdir / f"seed{k}", ("a", "b"), seed=k) for k in range(3)]
     whole = make_report(folders)
     last = len(whole[whole.index('id="run-3"') :])
     monkeypatch.setattr(page, "MAX_PAGE_BYTES", page.MAX_PAGE_BYTES - _bytes_left(folders) - last // 2)
-    report = Page(make_report(folders))
+    report = ReportPage(make_report(folders))
     assert "No section, to limit the size of the page: seed2." in report.text
     assert report.count("section") == 3
 
@@ -155,27 +155,27 @@ def _bytes_left(folders: list[Path]) -> int:
     return page.MAX_PAGE_BYTES - head - sum(map(page.size, parts))
 
 
-def test_samples_are_left_out_before_sections(run_parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(run_parent / "run", ("a", "b"))
+def test_samples_are_left_out_before_sections(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(workdir / "run", ("a", "b"))
     x = np.random.default_rng(0).integers(0, 255, (60, 30, 30), dtype=np.uint8)
-    np.savez(run_parent / "gone.npz", x_train=x, y_train=np.zeros(60, np.int64), classes=np.array(["a", "b"]))
-    assert len(page_of(folder).images()) == 30
+    np.savez(workdir / "gone.npz", x_train=x, y_train=np.zeros(60, np.int64), classes=np.array(["a", "b"]))
+    assert len(parse_report(folder).images()) == 30
     monkeypatch.setattr(page, "MAX_PAGE_BYTES", page.MAX_PAGE_BYTES - _bytes_left([folder]) - 1)
-    report = page_of(folder)
+    report = parse_report(folder)
     assert report.images() == []
     assert "The samples are left out to limit the size of the page" in report.text
     assert report.count("li") == 30
 
 
-def test_nothing_is_downloaded(run_parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(run_parent / "run", ("a", "b"))
+def test_nothing_is_downloaded(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(workdir / "run", ("a", "b"))
     about = json.loads((folder / "run.json").read_text())
-    monkeypatch.setenv("METALABELNET_DATA", str(run_parent))
+    monkeypatch.setenv("METALABELNET_DATA", str(workdir))
     monkeypatch.setattr("metalabelnet.data.benchmarks.cifar.fetch", lambda *_: pytest.fail("downloaded"))
     for data, message in (("cifar10", "cifar10 is not downloaded"), ("in memory", "passed in memory")):
         about["run"] |= {"data": data, "data_format": "memory" if data == "in memory" else "benchmark"}
         (folder / "run.json").write_text(json.dumps(about))
-        assert message in page_of(folder).text
+        assert message in parse_report(folder).text
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_nothing_is_downloaded(run_parent: Path, monkeypatch: pytest.MonkeyPatch
         ("confusion.json", '{"part": "test", "counts": [[0, 9, 1]]}', "has a class number beyond the 2 classes"),
         ("summary.json", None, "the run is not finished"),
         ("summary.json", '{"method": "cross', "summary.json cannot be read"),
-        ("summary.json", "{}", "summary.json is not what a run of this program writes"),
+        ("summary.json", "{}", "summary.json is not a file of a metalabelnet run"),
         ("metrics.jsonl", '{"epoch": 0, "lo', "metrics.jsonl cannot be read"),
     ],
 )
-def test_damaged_run_parentgives_a_one_line_error(
-    run_parent: Path, capsys: Capture, file: str, content: str | None, message: str
+def test_damaged_folder_gives_a_one_line_error(
+    workdir: Path, capsys: Capture, file: str, content: str | None, message: str
 ) -> None:
-    folder = write_run(run_parent / "run", ("a", "b"))
+    folder = write_run(workdir / "run", ("a", "b"))
     if content is None:
         (folder / file).unlink()
     else:
@@ -203,26 +203,26 @@ def test_damaged_run_parentgives_a_one_line_error(
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err
     assert answer.err.count("\n") == 1
-    assert not (run_parent / "report.html").exists()
+    assert not (workdir / "report.html").exists()
 
 
-def test_report_command(run_parent: Path, capsys: Capture) -> None:
-    write_run(run_parent / "run", ("a", "b"))
+def test_report_command(workdir: Path, capsys: Capture) -> None:
+    write_run(workdir / "run", ("a", "b"))
     answer = run_cli(["report", "run", "-o", "page.html"], capsys)
     assert answer.code == 0
     assert re.fullmatch(r"page\.html written \(0\.0\d MB\)\n", answer.out)
     assert "run: The samples cannot be shown: gone.npz does not exist" in answer.err
-    report = Page((run_parent / "page.html").read_text(encoding="utf-8"))
+    report = ReportPage((workdir / "page.html").read_text(encoding="utf-8"))
     assert "Test accuracy 76.54 %" in report.text
     assert run_cli(["report", "run", "-o", "no/such/page.html"], capsys).code == 2
     assert run_cli(["report", "nothing"], capsys).code == 2
     message = run_cli(["report", "run", "-o", "."], capsys)
     assert (message.code, message.err) == (2, "metalabelnet: . is a folder: name a file to write\n")
-    (run_parent / "link.html").symlink_to("page.html")
-    (run_parent / "page.html").write_text("old")
+    (workdir / "link.html").symlink_to("page.html")
+    (workdir / "page.html").write_text("old")
     assert run_cli(["report", "run", "-o", "link.html"], capsys).code == 0
-    assert (run_parent / "link.html").is_symlink()
-    assert "Test accuracy 76.54 %" in Page((run_parent / "page.html").read_text(encoding="utf-8")).text
+    assert (workdir / "link.html").is_symlink()
+    assert "Test accuracy 76.54 %" in ReportPage((workdir / "page.html").read_text(encoding="utf-8")).text
     with pytest.raises(InputError, match="at least one run folder"):
         make_report([])
 

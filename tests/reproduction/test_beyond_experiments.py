@@ -109,7 +109,7 @@ def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) ->
 
 def test_page_matches_the_results() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "beyond.md").read_text()
+    page = (root / "docs" / "results" / "beyond.md").read_text()
     assert fill_page(page, Results(root / "results")) == page, (
-        "run: metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/beyond.md"
+        "run: metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/results/beyond.md"
     )

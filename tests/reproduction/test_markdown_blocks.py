@@ -13,7 +13,7 @@ from metalabelnet.reproduction.tables import tables
 from sample_results import result_line, run_spec, write_results
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGE = ROOT / "docs" / "results" / "reproduction.md"
 
 
 def test_page_matches_the_results() -> None:
@@ -24,7 +24,7 @@ def test_page_matches_the_results() -> None:
 
 def test_table_files_match_the_results() -> None:
     results = Results(ROOT / "results")
-    for file in (ROOT / "docs" / "reproduction").glob("*.md"):
+    for file in (PAGE.parent / "reproduction").glob("*.md"):
         assert file.read_text() == "\n".join(table.markdown() for table in tables(file.stem, results)), file.name
 
 

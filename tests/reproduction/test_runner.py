@@ -74,9 +74,9 @@ def test_shared_run_is_trained_once(tmp_path: Path) -> None:
 def test_resume_gives_same_results(tmp_path: Path) -> None:
     whole = RunnerHarness(tmp_path / "whole")
     whole.run(three_specs())
-    asked = iter([False] * 40 + [True] * 10**6)
+    stop_values = iter([False] * 40 + [True] * 10**6)
     with pytest.raises(RunStopped):
-        RunnerHarness(tmp_path / "parts", stop=lambda: next(asked)).run(three_specs())
+        RunnerHarness(tmp_path / "parts", stop=lambda: next(stop_values)).run(three_specs())
     part = Results(tmp_path / "parts" / "results")
     assert 0 < len(part.lines) < 3
     assert any((folder / "checkpoint").exists() for folder in (tmp_path / "parts" / "out").iterdir())
@@ -89,9 +89,9 @@ def test_resume_gives_same_step_losses(tmp_path: Path) -> None:
     losses = run_specs("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
     whole = RunnerHarness(tmp_path / "whole")
     whole.run(losses)
-    asked = iter([False] * 12 + [True] * 10**6)
+    stop_values = iter([False] * 12 + [True] * 10**6)
     with pytest.raises(RunStopped):
-        RunnerHarness(tmp_path / "parts", stop=lambda: next(asked)).run(losses)
+        RunnerHarness(tmp_path / "parts", stop=lambda: next(stop_values)).run(losses)
     again = RunnerHarness(tmp_path / "parts")
     assert again.run(losses) == 0
     assert comparable_lines(again.results) == comparable_lines(whole.results)
@@ -154,10 +154,10 @@ def test_failed_group_is_retried_with_fewer_concurrent_runs(tmp_path: Path, monk
     real = module._train_group
     failing_method = three_specs()[1].method
 
-    asked: list[tuple[int, int]] = []
+    group_sizes: list[tuple[int, int]] = []
 
     def out_of_memory(jobs: Sequence[Job], **more: Any) -> list[Outcome]:
-        asked.append((len(jobs), more["concurrent"]))
+        group_sizes.append((len(jobs), more["concurrent"]))
         if len(jobs) > 1 or jobs[0].run.method == failing_method:
             raise RuntimeError("CUDA out of memory")
         return real(jobs, **more)
@@ -165,7 +165,7 @@ def test_failed_group_is_retried_with_fewer_concurrent_runs(tmp_path: Path, monk
     monkeypatch.setattr(module, "_train_group", out_of_memory)
     harness = RunnerHarness(tmp_path, concurrent=8)
     harness.run(three_specs())
-    assert asked == [(3, 3), (3, 1), (1, 1), (1, 1), (1, 1)]
+    assert group_sizes == [(3, 3), (3, 1), (1, 1), (1, 1), (1, 1)]
     assert "retrying with 1" in harness.messages[0]
     assert len(harness.results.lines) == 2
     assert harness.runner.failures == [f"{three_specs()[1]}: RuntimeError: CUDA out of memory"]
@@ -198,10 +198,10 @@ def test_concurrent_runs_give_same_results_as_single_runs(tmp_path: Path) -> Non
 
 
 def test_concurrent_runs_resume(tmp_path: Path) -> None:
-    asked = iter([False] * 40 + [True] * 10**6)
+    stop_values = iter([False] * 40 + [True] * 10**6)
     two = run_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",)))
     with pytest.raises(RunStopped):
-        RunnerHarness(tmp_path / "parts", stop=lambda: next(asked), concurrent=2).run(two)
+        RunnerHarness(tmp_path / "parts", stop=lambda: next(stop_values), concurrent=2).run(two)
     assert sum((folder / "checkpoint").exists() for folder in (tmp_path / "parts" / "out").iterdir()) == 2
     again, alone = RunnerHarness(tmp_path / "parts", concurrent=2), RunnerHarness(tmp_path / "alone")
     assert again.run(two) == alone.run(two) == 0
@@ -278,9 +278,9 @@ def test_finished_folder_without_a_line_is_added(tmp_path: Path) -> None:
 
 def start_and_stop(folder: Path, specs: Sequence[RunSpec]) -> RunFolder:
     """Start the first of these runs and stop it; returns its folder."""
-    asked = iter([False] * 5 + [True] * 10**6)
+    stop_values = iter([False] * 5 + [True] * 10**6)
     with pytest.raises(RunStopped):
-        RunnerHarness(folder, stop=lambda: next(asked)).run(specs[:1])
+        RunnerHarness(folder, stop=lambda: next(stop_values)).run(specs[:1])
     (run_folder,) = (folder / "out").iterdir()
     return RunFolder(run_folder)
 
@@ -371,8 +371,8 @@ def test_unreadable_data_is_reported_once(tmp_path: Path) -> None:
     harness = RunnerHarness(tmp_path)
     assert harness.run([first, *unreadable]) == 0
     assert len(harness.results.lines) == 1
-    assert harness.runner.failures == ["2 runs on unreadable.npz: unreadable.npz: there is no such file"]
-    with pytest.raises(InputError, match=r"nothing can be run: unreadable.npz: there is no such file"):
+    assert harness.runner.failures == ["2 runs on unreadable.npz: unreadable.npz: no such file"]
+    with pytest.raises(InputError, match=r"nothing can be run: unreadable.npz: no such file"):
         RunnerHarness(tmp_path / "other").run(unreadable)
 
 
@@ -382,7 +382,7 @@ def test_folder_with_other_files_is_reported_and_unchanged(tmp_path: Path) -> No
     (harness.out / name).mkdir(parents=True)
     (harness.out / name / "mine.txt").write_text("mine")
     harness.run(three_specs()[:2])
-    assert "holds no run" in harness.messages[0]
+    assert "has no run.json" in harness.messages[0]
     assert len(harness.results.lines) == 1
     assert [f.name for f in (harness.out / name).iterdir()] == ["mine.txt"]
 

@@ -1,4 +1,4 @@
-"""A real run over pictures in folders, made once, and a page that serves a copy of it."""
+"""A run trained once on image folders, and a review page on a copy of it."""
 
 import shutil
 import sys
@@ -10,9 +10,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "cli"))  # for `files`, somebody's own data
 sys.path.append(str(Path(__file__).parent))
 
-from browsing import Program
 from metalabelnet.cli import main
-from served import Served, serve
+from review_browser import ReviewServer
+from review_client import ReviewClient, open_review
 from user_data import FRUIT, QUICK, write_csv, write_photos
 
 
@@ -31,34 +31,34 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_page(trained: Path, tmp_path: Path) -> Callable[..., Served]:
-    """Serve a copy of the run, or anything else."""
+def make_page(trained: Path, tmp_path: Path) -> Callable[..., ReviewClient]:
+    """Open a copy of the run, or another source."""
 
-    def make(source: str | Path | None = None, **read_options: str) -> Served:
+    def make(source: str | Path | None = None, **read_options: str) -> ReviewClient:
         if source is None:
             shutil.copytree(trained / "run", tmp_path / "run", dirs_exist_ok=True)
-        return serve(tmp_path / "run" if source is None else source, **read_options)
+        return open_review(tmp_path / "run" if source is None else source, **read_options)
 
     return make
 
 
 @pytest.fixture
-def page(make_page: Callable[..., Served]) -> Served:
+def page(make_page: Callable[..., ReviewClient]) -> ReviewClient:
     return make_page()
 
 
 @pytest.fixture
-def start(trained: Path, tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Start the program on a copy of the run, or on anything else; all are ended after the test."""
-    programs: list[Program] = []
+def start(trained: Path, tmp_path: Path) -> Iterator[Callable[..., ReviewServer]]:
+    """Start `metalabelnet review` on a copy of the run or another source; stopped after the test."""
+    programs: list[ReviewServer] = []
 
-    def begin(source: Path | None = None, *more: str) -> Program:
+    def start_server(source: Path | None = None, *more: str) -> ReviewServer:
         if source is None and not (tmp_path / "run").exists():
             shutil.copytree(trained / "run", tmp_path / "run")
-        programs.append(Program(tmp_path / "run" if source is None else source, *more))
+        programs.append(ReviewServer(tmp_path / "run" if source is None else source, *more))
         return programs[-1]
 
-    yield begin
-    for program in programs:
-        if program.process.poll() is None:
-            program.end()
+    yield start_server
+    for server in programs:
+        if server.process.poll() is None:
+            server.stop()

@@ -1,4 +1,4 @@
-"""What is taken away, by button and by command, and the sampling back into training."""
+"""Exports by button and by command, and training with them."""
 
 import json
 import shlex
@@ -8,42 +8,42 @@ import pytest
 
 from cli_runner import run_cli
 from metalabelnet.review import exports
-from served import Served
+from review_client import ReviewClient
 from user_data import QUICK, read_csv
 
 LAST = "SELECT max(v) FROM verdicts"
 
 
-def text(page: Served, what: str, **more: bool) -> str:
-    return "".join(exports.lines(exports.EXPORTS[what](page.store, page.source, **more)))
+def text(page: ReviewClient, name: str, **more: bool) -> str:
+    return "".join(exports.csv_lines(exports.EXPORTS[name](page.store, page.source, **more)))
 
 
-def judge(page: Served) -> list[int]:
-    """Keep the first, take the suggestion for the second, call the third unusable, skip one, draw one."""
+def judge(page: ReviewClient) -> list[int]:
+    """Add a verdict of each kind, and one on the clean set page."""
     rows = page.rows("split = 'train' AND given >= 0 AND label != given")[:5]
-    for row, say in zip(rows, ("keep", "corrected", "unusable", "skip"), strict=False):
-        page.post("/verdict", n=row["n"], seen=0, action=say, tab="t")
+    for row, action_name in zip(rows, ("keep", "corrected", "unusable", "skip"), strict=False):
+        page.post("/verdict", n=row["n"], seen=0, action=action_name, tab="t")
     drawn = {"page": "clean", "sampling": "random", "blind": "1", "class": "birne"}
     page.post("/verdict", n=rows[4]["n"], seen=0, action="choose", **drawn)
     return [row["n"] for row in rows]
 
 
-@pytest.mark.parametrize("what", sorted(exports.EXPORTS))
-def test_the_button_and_the_command_give_the_same(
-    page: Served, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", sorted(exports.EXPORTS))
+def test_button_and_command_export_the_same(
+    page: ReviewClient, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judge(page)
-    by_button = page.get(f"/export/{what}.csv")
-    assert by_button.headers["content-disposition"] == f'attachment; filename="{what}.csv"'
-    said = run_cli(["review", str(page.source.run), "--export", what], capsys)
-    assert (said.code, said.err) == (0, "")
-    assert said.out == by_button.text
-    said = run_cli(["review", str(page.source.run), "--export", what, "-o", str(tmp_path / "out.csv")], capsys)
+    by_button = page.get(f"/export/{name}.csv")
+    assert by_button.headers["content-disposition"] == f'attachment; filename="{name}.csv"'
+    result = run_cli(["review", str(page.source.run), "--export", name], capsys)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == by_button.text
+    result = run_cli(["review", str(page.source.run), "--export", name, "-o", str(tmp_path / "out.csv")], capsys)
     assert (tmp_path / "out.csv").read_text() == by_button.text
-    assert f"{by_button.text.count(chr(10)) - 1} rows written" in said.out
+    assert f"{by_button.text.count(chr(10)) - 1} rows written" in result.out
 
 
-def test_the_clean_set_is_what_a_person_confirmed_and_what_the_run_had(page: Served, tmp_path: Path) -> None:
+def test_clean_set_has_confirmed_samples_and_the_clean_set_of_the_run(page: ReviewClient, tmp_path: Path) -> None:
     kept, suggested, _, _, drawn = judge(page)
     (clean,) = page.rows("split = 'clean' AND id = (SELECT min(id) FROM samples WHERE split = 'clean')")
     other = next(name for k, name in enumerate(page.source.classes) if k != clean["clean_label"])
@@ -60,7 +60,7 @@ def test_the_clean_set_is_what_a_person_confirmed_and_what_the_run_had(page: Ser
     assert text(page, "clean", drawn=True).count("person") == 1
 
 
-def test_corrected_labels_take_the_best_there_is(page: Served, tmp_path: Path) -> None:
+def test_corrected_labels(page: ReviewClient, tmp_path: Path) -> None:
     kept, _, unusable, skipped, _ = judge(page)
     (tmp_path / "labels.csv").write_text(text(page, "labels"))
     found = {row["id"]: row for row in read_csv(tmp_path / "labels.csv")}
@@ -74,7 +74,7 @@ def test_corrected_labels_take_the_best_there_is(page: Served, tmp_path: Path) -
     assert (found[clean["id"]]["label"], found[clean["id"]]["from"]) == (names[clean["clean_label"]], "clean")
 
 
-def test_the_verdicts_are_all_that_was_said(page: Served, tmp_path: Path) -> None:
+def test_verdicts(page: ReviewClient, tmp_path: Path) -> None:
     judge(page)
     page.post("/undo", page="check", tab="t")
     (tmp_path / "verdicts.csv").write_text(text(page, "verdicts"))
@@ -84,8 +84,10 @@ def test_the_verdicts_are_all_that_was_said(page: Served, tmp_path: Path) -> Non
     assert (rows[4]["blind"], rows[4]["sampling"], rows[4]["label"]) == ("1", "random", "birne")
 
 
-def test_the_whole_way_round(page: Served, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Judge, take the clean set away, and train with it by the command that the page shows."""
+def test_train_with_the_exported_clean_set(
+    page: ReviewClient, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Export the clean set and train with the command shown on the page."""
     for row in page.rows("split = 'train' AND given >= 0")[:20]:
         page.post("/verdict", n=row["n"], seen=0, action="corrected")
     file = tmp_path / "clean.csv"
@@ -94,66 +96,68 @@ def test_the_whole_way_round(page: Served, tmp_path: Path, trained: Path, capsys
     command = shlex.split(next(line for line in shown.splitlines() if "metalabelnet train" in line).split("<")[0])
     assert command[3:] == ["--image-size", "8", "--clean", "clean.csv"]
     command[command.index("clean.csv")] = str(file)
-    said = run_cli([*command[1:], *QUICK.split(), "--out", str(tmp_path / "again")], capsys)
-    assert said.code == 0, said.err
-    assert "46 clean samples, 46 of them taken out of training" in said.err
+    result = run_cli([*command[1:], *QUICK.split(), "--out", str(tmp_path / "again")], capsys)
+    assert result.code == 0, result.err
+    assert "46 clean samples, 46 of them removed from the training rows" in result.err
     summary = json.loads((tmp_path / "again" / "summary.json").read_text())
     assert summary["clean_accuracy"] > 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         ("nowhere", "unknown data set 'nowhere'"),
         ("digits --port 99999999", "port 99999999 cannot be used"),
-        ("digits --data x", "is not a run: leave it out"),
+        ("digits --data x", "is not a run: omit it"),
         ("digits --export everything", "invalid choice"),
     ],
 )
-def test_wrong_input_gets_one_line(
-    arguments: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_wrong_input_is_a_one_line_error(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = run_cli(["review", *arguments.split()], capsys)
-    assert said.code == 2
-    assert sentence in said.err
-    assert "Traceback" not in said.err
+    result = run_cli(["review", *arguments.split()], capsys)
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
-def test_without_the_extra_a_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    said = run_cli(["review", "digits"], capsys)
-    assert said.code == 2
-    assert "pip install 'metalabelnet[review]'" in said.err
+    result = run_cli(["review", "digits"], capsys)
+    assert result.code == 2
+    assert "pip install 'metalabelnet[review]'" in result.err
 
 
-def test_drawn_leaves_out_what_was_checked_as_a_suspect_alone(page: Served) -> None:
+def test_drawn_excludes_checked_suspects(page: ReviewClient) -> None:
     confirmed, changed, unusable, skipped = page.rows("split = 'clean'")[:4]
     names = page.source.classes
-    for row, said in (
+    for row, result in (
         (confirmed, {"action": "choose", "class": names[confirmed["clean_label"]]}),
         (changed, {"action": "choose", "class": names[changed["clean_label"] - 1]}),
         (unusable, {"action": "unusable"}),
         (skipped, {"action": "skip"}),
     ):
-        page.post("/verdict", n=row["n"], seen=0, **said)
+        page.post("/verdict", n=row["n"], seen=0, **result)
     again, never, undone = page.rows("split = 'train' AND given >= 0")[:3]
     drawn = {"page": "clean", "sampling": "random", "blind": "1", "action": "choose", "class": "birne"}
     for row in (again, undone):
         page.post("/verdict", n=row["n"], seen=0, **drawn)
     page.post("/verdict", n=undone["n"], seen=page.store.connection().execute(LAST).fetchone()[0], action="undo")
-    current_verdicts = {row["n"]: row["v"] for row in page.store.connection().execute("SELECT n, v FROM current_verdicts")}
+    current_verdicts = {
+        row["n"]: row["v"] for row in page.store.connection().execute("SELECT n, v FROM current_verdicts")
+    }
     for row in (again, never, undone):
-        page.post("/verdict", n=row["n"], seen=current_verdicts.get(row["n"], 0), action="choose", **{"class": "cherry pie"})
-    found = list(exports.clean(page.store, page.source, drawn=True))[1:]
+        page.post(
+            "/verdict", n=row["n"], seen=current_verdicts.get(row["n"], 0), action="choose", **{"class": "cherry pie"}
+        )
+    found = list(exports.clean_set(page.store, page.source, drawn=True))[1:]
     assert (confirmed["id"], names[confirmed["clean_label"]], "run") in found
     assert [row for row in found if row[2] == "person"] == [(again["id"], "cherry pie", "person")]
     ids = [row[0] for row in found]
     assert len(ids) == len({*ids}) == 26 - 2 + 1
     assert skipped["id"] in ids
     assert not {changed["id"], unusable["id"]} & {*ids}
-    assert len(list(exports.clean(page.store, page.source))) - 1 == 26 - 1 + 3
+    assert len(list(exports.clean_set(page.store, page.source))) - 1 == 26 - 1 + 3

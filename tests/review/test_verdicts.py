@@ -1,4 +1,4 @@
-"""Verdicts: none is lost, none is written over, all are remembered."""
+"""Verdicts: none is lost or overwritten, and all are kept."""
 
 import contextlib
 import signal
@@ -12,8 +12,8 @@ import pytest
 
 from metalabelnet.errors import InputError
 from metalabelnet.review.store import ReviewStore
-from metalabelnet.review.verdicts import Verdict, VerdictConflict, decide, history, undo, undo_last
-from stores import Made, made_store
+from metalabelnet.review.verdicts import Verdict, VerdictConflict, add_verdict, history, undo, undo_last
+from random_store import RandomSource, random_store
 
 
 def current_verdicts(store: ReviewStore, n: int) -> tuple[int, str, int | None] | None:
@@ -21,68 +21,72 @@ def current_verdicts(store: ReviewStore, n: int) -> tuple[int, str, int | None] 
     return None if row is None else tuple(row)
 
 
-def test_a_second_look_keeps_the_first(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    n = made.rows[1].n
-    first = decide(store, Verdict(n=n, kind="label", label=0), seen=0)
-    second = decide(store, Verdict(n=n, kind="unusable"), seen=first)
+def test_second_verdict_keeps_the_first(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    n = source.rows[1].n
+    first = add_verdict(store, Verdict(n=n, kind="label", label=0), seen=0)
+    second = add_verdict(store, Verdict(n=n, kind="unusable"), seen=first)
     assert current_verdicts(store, n) == (second, "unusable", None)
-    assert [(look["kind"], look["label"], look["undone"]) for look in history(store, n)] == [
+    assert [(verdict["kind"], verdict["label"], verdict["undone"]) for verdict in history(store, n)] == [
         ("unusable", None, 0),
         ("label", 0, 0),
     ]
 
 
-def test_undo_brings_back_what_stood_before_and_is_itself_remembered(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    n = made.rows[1].n
-    first = decide(store, Verdict(n=n, kind="label", label=0), seen=0)
-    second = decide(store, Verdict(n=n, kind="skip"), seen=first)
+def test_undo_restores_previous_verdict_and_is_stored(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    n = source.rows[1].n
+    first = add_verdict(store, Verdict(n=n, kind="label", label=0), seen=0)
+    second = add_verdict(store, Verdict(n=n, kind="skip"), seen=first)
     undo(store, n, second)
     assert current_verdicts(store, n) == (first, "label", 0)
     undo(store, n, first)
     assert current_verdicts(store, n) is None
-    third = decide(store, Verdict(n=n, kind="label", label=2), seen=0)
+    third = add_verdict(store, Verdict(n=n, kind="label", label=2), seen=0)
     assert current_verdicts(store, n) == (third, "label", 2)
-    kinds = [(look["kind"], look["undone"]) for look in history(store, n)]
+    kinds = [(verdict["kind"], verdict["undone"]) for verdict in history(store, n)]
     assert kinds == [("label", 0), ("undo", 0), ("undo", 0), ("skip", 1), ("label", 1)]
 
 
-def test_a_tab_undoes_its_own_verdicts_the_last_first(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    a, b, c = (row.n for row in made.rows[:3])
+def test_undo_last_undoes_own_verdicts_only(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    a, b, c = (row.n for row in source.rows[:3])
     for n, tab in ((a, "one"), (b, "two"), (c, "one")):
-        decide(store, Verdict(n=n, kind="skip", tab=tab), seen=0)
+        add_verdict(store, Verdict(n=n, kind="skip", tab=tab), seen=0)
     assert [undo_last(store, "one")["n"], undo_last(store, "one")["n"], undo_last(store, "one")] == [c, a, None]
     assert current_verdicts(store, b) is not None
 
 
-def test_two_tabs_do_not_write_over_each_other(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    n = made.rows[1].n
-    first = decide(store, Verdict(n=n, kind="label", label=0, tab="one"), seen=0)
+def test_tabs_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    n = source.rows[1].n
+    first = add_verdict(store, Verdict(n=n, kind="label", label=0, tab="one"), seen=0)
     with pytest.raises(VerdictConflict):
-        decide(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=0)  # has looked before the other decided
+        add_verdict(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=0)  # loaded before the other verdict
     with pytest.raises(VerdictConflict):
         undo(store, n, 0, "two")
     assert current_verdicts(store, n) == (first, "label", 0)
-    assert decide(store, Verdict(n=n, kind="label", label=0, tab="two"), seen=0) == first  # they agree
+    assert (
+        add_verdict(store, Verdict(n=n, kind="label", label=0, tab="two"), seen=0) == first
+    )  # equal verdicts do not conflict
     assert len(history(store, n)) == 1
-    second = decide(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=first)  # after a second look
+    second = add_verdict(store, Verdict(n=n, kind="label", label=1, tab="two"), seen=first)  # after reloading
     assert current_verdicts(store, n) == (second, "label", 1)
 
 
-def test_of_many_at_once_on_the_same_samples_exactly_one_gets_through(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    samples = [row.n for row in made.rows[:15]]
+def test_one_of_many_concurrent_verdicts_is_stored(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    samples = [row.n for row in source.rows[:15]]
     outcomes: list[tuple[int, int]] = []
 
     def work(label: int) -> None:
-        mine = ReviewStore(store.path)
+        own_store = ReviewStore(store.path)
         for n in samples:
             with contextlib.suppress(VerdictConflict):
-                outcomes.append((n, decide(mine, Verdict(n=n, kind="label", label=label, tab=str(label)), seen=0)))
-        mine.close()
+                outcomes.append(
+                    (n, add_verdict(own_store, Verdict(n=n, kind="label", label=label, tab=str(label)), seen=0))
+                )
+        own_store.close()
 
     threads = [threading.Thread(target=work, args=(label,)) for label in range(3)]
     for thread in threads:
@@ -94,16 +98,16 @@ def test_of_many_at_once_on_the_same_samples_exactly_one_gets_through(tmp_path: 
     assert store.connection().execute("SELECT count(*) FROM verdicts").fetchone()[0] == len(samples)
 
 
-def test_a_killed_process_loses_nothing_it_has_confirmed(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path, 3000)
-    (tmp_path / "numbers").write_text("\n".join(str(row.n) for row in made.rows))
+def test_killed_process_loses_no_confirmed_verdict(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path, 3000)
+    (tmp_path / "numbers").write_text("\n".join(str(row.n) for row in source.rows))
     code = """
 import pathlib, sys
-from metalabelnet.review.store import Store
-from metalabelnet.review.verdicts import Verdict, decide
-store = Store(pathlib.Path(sys.argv[1]) / "review.sqlite")
+from metalabelnet.review.store import ReviewStore
+from metalabelnet.review.verdicts import Verdict, add_verdict
+store = ReviewStore(pathlib.Path(sys.argv[1]) / "review.sqlite")
 for n in pathlib.Path(sys.argv[1], "numbers").read_text().split():
-    print(n, decide(store, Verdict(n=int(n), kind="label", label=1), 0), flush=True)
+    print(n, add_verdict(store, Verdict(n=int(n), kind="label", label=1), 0), flush=True)
 """
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -119,91 +123,91 @@ for n in pathlib.Path(sys.argv[1], "numbers").read_text().split():
     assert again.connection().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
-def test_samples_read_in_again_keep_their_verdicts(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    n = made.rows[5].n
-    v = decide(store, Verdict(n=n, kind="label", label=1), seen=0)
-    longer = Made(80)
-    longer.rows[: len(made.rows)] = made.rows
-    store.fill(longer)  # type: ignore[arg-type]
+def test_import_keeps_verdicts(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    n = source.rows[5].n
+    v = add_verdict(store, Verdict(n=n, kind="label", label=1), seen=0)
+    longer = RandomSource(80)
+    longer.rows[: len(source.rows)] = source.rows
+    store.import_samples(longer)  # type: ignore[arg-type]
     assert store.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == 80
     assert current_verdicts(store, n) == (v, "label", 1)
 
 
-def test_verdicts_keep_their_class_when_the_data_gets_more_of_them(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path, classes=3)
-    a, b, c, d = (row.n for row in made.rows[1:5])
+def test_verdicts_keep_their_class_when_classes_change(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path, classes=3)
+    a, b, c, d = (row.n for row in source.rows[1:5])
     for n, label in ((a, 0), (b, 1), (c, 2)):
-        decide(store, Verdict(n=n, kind="label", label=label), seen=0)
-    decide(store, Verdict(n=d, kind="skip"), seen=0)
-    made.classes, made.fingerprint = ("B", "a", "b", "c"), "one class more, the first of all"
-    store.fill(made)  # type: ignore[arg-type]
+        add_verdict(store, Verdict(n=n, kind="label", label=label), seen=0)
+    add_verdict(store, Verdict(n=d, kind="skip"), seen=0)
+    source.classes, source.fingerprint = ("B", "a", "b", "c"), "one class more, the first of all"
+    store.import_samples(source)  # type: ignore[arg-type]
     assert [current_verdicts(store, n)[2] for n in (a, b, c, d)] == [1, 2, 3, None]
     assert [history(store, n)[0]["label"] for n in (a, b, c)] == [1, 2, 3]
-    made.classes, made.fingerprint = ("a", "c"), "one gone that is in use"
-    with pytest.raises(InputError, match="has verdicts for the class 'b', which is not in the data any more"):
-        store.fill(made)  # type: ignore[arg-type]
+    source.classes, source.fingerprint = ("a", "c"), "one gone that is in use"
+    with pytest.raises(InputError, match="has verdicts for the class 'b', which is no longer in the data"):
+        store.import_samples(source)  # type: ignore[arg-type]
     assert current_verdicts(store, b)[2] == 2
 
 
-def test_a_reading_that_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    broken = Made(90)
-    broken.rows[40] = broken.rows[39]  # the same number twice
+def test_failed_import_changes_nothing(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    broken = RandomSource(90)
+    broken.rows[40] = broken.rows[39]  # duplicate number
     with pytest.raises(sqlite3.IntegrityError):
-        store.fill(broken)  # type: ignore[arg-type]
-    assert store.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == len(made.rows)
-    assert store.get("source", "").startswith(made.fingerprint)
+        store.import_samples(broken)  # type: ignore[arg-type]
+    assert store.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == len(source.rows)
+    assert store.get("source", "").startswith(source.fingerprint)
 
 
-def test_samples_of_an_older_layout_are_read_in_again(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    v = decide(store, Verdict(n=made.rows[5].n, kind="skip"), seen=0)
+def test_older_layout_is_imported_again(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    v = add_verdict(store, Verdict(n=source.rows[5].n, kind="skip"), seen=0)
     with store.transaction() as db:
         db.execute("DROP INDEX by_clean_label")
-        db.execute("UPDATE metadata SET value = 'what an older version wrote' WHERE name = 'source'")
-    store.fill(made)  # type: ignore[arg-type]
-    assert current_verdicts(store, made.rows[5].n) == (v, "skip", None)
+        db.execute("UPDATE metadata SET value = 'older layout' WHERE name = 'source'")
+    store.import_samples(source)  # type: ignore[arg-type]
+    assert current_verdicts(store, source.rows[5].n) == (v, "skip", None)
     assert store.connection().execute("SELECT 1 FROM sqlite_master WHERE name = 'by_clean_label'").fetchone()
 
 
-def test_what_is_no_verdict_is_refused(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
+def test_invalid_verdict_is_rejected(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
     with pytest.raises(InputError, match="no sample"):
-        decide(store, Verdict(n=12, kind="skip"), seen=0)
-    with pytest.raises(InputError, match="a verdict is one of"):
-        Verdict(n=made.rows[0].n, kind="label")
-    with pytest.raises(InputError, match="a verdict is one of"):
-        Verdict(n=made.rows[0].n, kind="undo")
+        add_verdict(store, Verdict(n=12, kind="skip"), seen=0)
+    with pytest.raises(InputError, match="invalid verdict"):
+        Verdict(n=source.rows[0].n, kind="label")
+    with pytest.raises(InputError, match="invalid verdict"):
+        Verdict(n=source.rows[0].n, kind="undo")
 
 
-def test_another_file_or_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_other_file_or_version_is_rejected(tmp_path: Path) -> None:
     other = tmp_path / "other.sqlite"
-    other.write_bytes(b"this is no database, it is a letter to my mother" * 50)
-    with pytest.raises(InputError, match="cannot be used for verdicts"):
+    other.write_bytes(b"this is not a database but some other file" * 50)
+    with pytest.raises(InputError, match="cannot store verdicts"):
         ReviewStore(other)
-    store, _ = made_store(tmp_path)
+    store, _ = random_store(tmp_path)
     store.set(version="2")
-    with pytest.raises(InputError, match="is of version 2"):
+    with pytest.raises(InputError, match="has version 2"):
         ReviewStore(store.path)
 
 
-def test_samples_that_another_program_read_in_anew_are_judged_by_nobody_else(tmp_path: Path) -> None:
-    store, made = made_store(tmp_path)
-    n, m = made.rows[5].n, made.rows[6].n
-    v = decide(store, Verdict(n=n, kind="skip", tab="t"), seen=0)
-    longer, other = Made(61), ReviewStore(store.path)
-    longer.rows[:60] = made.rows
-    other.fill(longer)  # type: ignore[arg-type]
+def test_no_verdicts_after_another_process_imports(tmp_path: Path) -> None:
+    store, source = random_store(tmp_path)
+    n, m = source.rows[5].n, source.rows[6].n
+    v = add_verdict(store, Verdict(n=n, kind="skip", tab="t"), seen=0)
+    longer, other = RandomSource(61), ReviewStore(store.path)
+    longer.rows[:60] = source.rows
+    other.import_samples(longer)  # type: ignore[arg-type]
     refused = (
-        lambda: decide(store, Verdict(n=m, kind="label", label=1), seen=0),
+        lambda: add_verdict(store, Verdict(n=m, kind="label", label=1), seen=0),
         lambda: undo(store, n, v),
         lambda: undo_last(store, "t"),
-        store.check,
+        store.check_unchanged,
     )
     for what in refused:
-        with pytest.raises(InputError, match="was read in anew by another program; start this one again"):
+        with pytest.raises(InputError, match="another process has imported the data again; restart this one"):
             what()
     assert len(history(other, n)) == 1
     assert history(other, m) == []
-    assert decide(other, Verdict(n=m, kind="label", label=1), seen=0) > v
+    assert add_verdict(other, Verdict(n=m, kind="label", label=1), seen=0) > v

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from metalabelnet.data.benchmarks import cifar, digits, fashion_mnist
-from metalabelnet.data.benchmarks.download import Progress, data_folder
+from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
 from metalabelnet.data.files import clean_set, duplicates, npz, reader
 from metalabelnet.data.files.reader import ReadOptions
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows
@@ -28,7 +28,7 @@ __all__ = [
     "UNLABELED",
     "Benchmark",
     "DataSet",
-    "Progress",
+    "ProgressCallback",
     "ReadOptions",
     "Rows",
     "data_folder",
@@ -53,29 +53,29 @@ class Benchmark:
 
     summary: str
     reference: str
-    read: Callable[[Path | None, Progress | None], DataSet]
+    read: Callable[[Path | None, ProgressCallback | None], DataSet]
 
 
 DATASETS: dict[str, Benchmark] = {
     "digits": Benchmark(
         summary="1,797 gray images of handwritten digits, 8×8, 10 classes, no test part (included in scikit-learn)",
         reference="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI",
-        read=lambda folder, _progress: digits.read(folder),
+        read=lambda folder, _on_download: digits.read(folder),
     ),
     "fashion-mnist": Benchmark(
         summary="70,000 gray images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",
         reference="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST, arXiv:1708.07747",
-        read=lambda folder, _progress: fashion_mnist.read(folder),
+        read=lambda folder, _on_download: fashion_mnist.read(folder),
     ),
     "cifar10": Benchmark(
         summary="60,000 color images, 32×32, 10 classes (downloaded once, 163 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
-        read=lambda folder, progress: cifar.read(cifar.CIFAR10, folder, progress),
+        read=lambda folder, on_download: cifar.read(cifar.CIFAR10, folder, on_download),
     ),
     "cifar100": Benchmark(
         summary="60,000 color images, 32×32, 100 classes (downloaded once, 161 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
-        read=lambda folder, progress: cifar.read(cifar.CIFAR100, folder, progress),
+        read=lambda folder, on_download: cifar.read(cifar.CIFAR100, folder, on_download),
     ),
 }
 
@@ -83,12 +83,12 @@ DATASETS: dict[str, Benchmark] = {
 def load(
     name: str,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    on_download: ProgressCallback | None = None,
     classes: tuple[str, ...] | None = None,
     *,
     noisy: bool = False,
     read_options: ReadOptions | None = None,
-    on_samples: Progress | None = None,
+    on_samples: ProgressCallback | None = None,
 ) -> DataSet:
     """Load a data set by name or path.
 
@@ -98,7 +98,7 @@ def load(
         A key of `DATASETS`, or the path of a folder of images, a .csv, .tsv, .parquet or .npz file.
     folder : Path or None
         Folder for the files of a named data set, where downloads go too. Default: `data_folder()`.
-    progress : callable or None
+    on_download : callable or None
         Called with (what, bytes done, bytes in all) during a download.
     classes : tuple of str or None
         Class names for the labels of an .npz file that has none.
@@ -131,7 +131,7 @@ def load(
     if name not in DATASETS and reader.is_folder_or_table(path):
         return reader.read(path, options, folder, on_samples)
     if name in DATASETS:
-        data = DATASETS[name].read(folder, progress)
+        data = DATASETS[name].read(folder, on_download)
     elif path.suffix.lower() == ".npz":
         noisy = noisy or (options.clean_file is not None and not options.adds_noise)
         data = npz.read(path, classes=classes, noisy=noisy)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from metalabelnet.data.benchmarks.download import Progress
+    from metalabelnet.data.benchmarks.download import ProgressCallback
     from metalabelnet.data.files.reader import ReadOptions
 
 MAX_PICKLED_BYTES = 16 * MIB  # of samples that are copied to another process without a file
@@ -48,10 +48,10 @@ class ReadCache:
         self,
         name: str,
         folder: Path | None,
-        progress: Progress | None = None,
+        on_download: ProgressCallback | None = None,
         *,
         read_options: ReadOptions,
-        on_samples: Progress | None = None,
+        on_samples: ProgressCallback | None = None,
     ) -> DataSet:
         """Return the data set, read now or earlier.
 
@@ -61,7 +61,7 @@ class ReadCache:
         if key != self._key:
             self._key, self._data, self._computed = None, {}, {}  # free the memory before reading
             options = dataclasses.replace(read_options, concurrent_runs=self.concurrent_runs)
-            data = load(name, folder, progress, read_options=options, on_samples=on_samples)
+            data = load(name, folder, on_download, read_options=options, on_samples=on_samples)
             self._data = {f.name: _pack(getattr(data, f.name), data_folder(folder)) for f in dataclasses.fields(data)}
             self._key = key
         return DataSet(**{name: _unpack(value) for name, value in self._data.items()})

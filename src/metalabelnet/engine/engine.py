@@ -9,7 +9,7 @@ The eager path calls `method.step` and is the reference. The traced path runs th
     replay   The kernels are captured as one CUDA graph, so that a step costs the host a single launch.
 
 A step that cannot be traced runs eagerly, with a warning that gives the reason. Such steps read values on the host,
-have control flow that depends on data, or draw random numbers (dropout). docs/engine.md follows one block through all
+have control flow that depends on data, or draw random numbers (dropout). docs/how-it-works/engine.md follows one block through all
 of this.
 """
 

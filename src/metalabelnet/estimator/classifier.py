@@ -263,7 +263,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         ndarray of shape (N,)
             Predicted classes.
         """
-        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        p = self.predict_proba(X)
+        predicted: NDArray[Any] = self.classes_[p.argmax(1)]
         return predicted
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

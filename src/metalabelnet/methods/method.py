@@ -138,8 +138,8 @@ class MethodTraits:
         Whether a step differentiates through a look-ahead step of the classifier, and so keeps several forward
         passes in memory.
     relative_cost : float
-        Time of a run divided by that of cross-entropy with the same schedule, measured on `digits` with default
-        settings. Used to estimate the time of a run before it starts.
+        Time of a run with default settings divided by that of cross-entropy with the same schedule, measured on
+        `digits`. Used to estimate the time of a run before it starts.
     own_preset : mapping
         Fields of a run that ``--preset own`` sets: the values of the method's own paper, with the method's settings
         under "settings".

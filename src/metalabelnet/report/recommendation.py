@@ -81,7 +81,8 @@ def _common_seeds(accuracies: Mapping[str, Mapping[int, float]]) -> list[int]:
         methods = sum(a.keys() >= by_seed.keys() for a in accuracies.values())
         return methods * len(by_seed), methods
 
-    return sorted(max(accuracies.values(), key=compared))
+    most_compared: Mapping[int, float] = max(accuracies.values(), key=compared)
+    return sorted(most_compared)
 
 
 def _seeds_text(seeds: Sequence[int], ranked: Sequence[Mapping[int, float]]) -> str:

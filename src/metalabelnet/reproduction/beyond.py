@@ -54,7 +54,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "T not deconfounded": {"matrix": "expected"},
     "no handover": {"handover": 0.0},
     "no strong augmentation": {"consistency": 0.0},
-    "losses of the paper in step 3": {"step3": "paper"},
+    "losses of the paper": {"step3": "paper"},
     "learning rate by milestones": {"lr_schedule": "milestones"},
 }
 

@@ -59,7 +59,7 @@ def _train_group(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class PlannedRun:
     """A spec with its run and its folder."""
 
     spec: RunSpec
@@ -146,7 +146,7 @@ class Runner:
                     unique[spec_key(spec)] = dataclasses.replace(before, curves=True)
         return list(unique.values())
 
-    def _tasks(self, specs: Sequence[RunSpec]) -> list[Task]:
+    def _tasks(self, specs: Sequence[RunSpec]) -> list[PlannedRun]:
         tasks = []
         missing_files: dict[str, int] = {}
         for spec in specs:
@@ -154,7 +154,7 @@ class Runner:
                 missing_files[option] = missing_files.get(option, 0) + 1
                 continue
             run = self.resources.run(spec)
-            task = Task(spec=spec, job=Job(run=run, folder=self.out / folder_name(spec, run.dtype)))
+            task = PlannedRun(spec=spec, job=Job(run=run, folder=self.out / folder_name(spec, run.dtype)))
             try:
                 RunFolder(task.job.folder).check(run, resume=True)
             except InputError as error:
@@ -169,9 +169,9 @@ class Runner:
             self.log(f"skipped: {sentence}")
         return tasks
 
-    def _with_readable_data(self, tasks: Sequence[Task]) -> list[Task]:
+    def _with_readable_data(self, tasks: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The tasks whose data can be read. Each data set is tried once, as a failed download is slow."""
-        by_data: dict[str, list[Task]] = {}
+        by_data: dict[str, list[PlannedRun]] = {}
         for task in tasks:
             by_data.setdefault(task.job.run.data, []).append(task)
         unreadable: dict[str, str] = {}
@@ -186,13 +186,13 @@ class Runner:
             self._report_failure(f"{len(by_data[data])} runs on {data}", reason)
         return [task for task in tasks if task.job.run.data not in unreadable]
 
-    def _next_group(self, queue: Sequence[Task]) -> list[Task]:
+    def _next_group(self, queue: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The first run that fits into the rest of the budget, with the runs that can be trained in the same call."""
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
         if left <= 0:
             return []
         work = left * self.workers
-        group: list[Task] = []
+        group: list[PlannedRun] = []
         for task in queue:
             seconds = self.estimator.seconds(task.spec) or 0.0
             if seconds > min(left, work) or (group and not self._compatible(task, group[0])):
@@ -203,13 +203,13 @@ class Runner:
                 break
         return group
 
-    def _compatible(self, task: Task, first: Task) -> bool:
+    def _compatible(self, task: PlannedRun, first: PlannedRun) -> bool:
         """Whether both runs can be trained in one call; on one device they must use the same data."""
         if self.workers == 1 and task.job.run.data != first.job.run.data:
             return False
         return task.spec.kind == first.spec.kind == "run"
 
-    def _run(self, group: Sequence[Task], concurrent: int | None = None) -> None:
+    def _run(self, group: Sequence[PlannedRun], concurrent: int | None = None) -> None:
         concurrent = min(concurrent or self.concurrent, len(group)) if self.workers == 1 else 1
         if group[0].spec.kind == "losses":
             self._measure_losses(group[0])
@@ -231,7 +231,7 @@ class Runner:
             else:
                 self._add_diverged(task, outcome.failure)
 
-    def _train(self, group: Sequence[Task], concurrent: int) -> list[Outcome] | str:
+    def _train(self, group: Sequence[PlannedRun], concurrent: int) -> list[Outcome] | str:
         """The outcomes, or the message of the error. The error itself is not kept: its traceback holds GPU memory."""
 
         def report(number: int, progress: Progress | None) -> None:
@@ -257,10 +257,10 @@ class Runner:
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
-    def _log_busy(self, task: Task) -> None:
+    def _log_busy(self, task: PlannedRun) -> None:
         self.log(f"{task.spec}: skipped, another process is running it")
 
-    def _retry(self, group: Sequence[Task], concurrent: int, reason: str) -> None:
+    def _retry(self, group: Sequence[PlannedRun], concurrent: int, reason: str) -> None:
         """Retry a failed group with half as many concurrent runs, then one by one; it may have run out of memory."""
         if len(group) == 1:
             self._report_failure(group[0].spec, reason)
@@ -274,7 +274,7 @@ class Runner:
         for task in left:
             self._run([task])
 
-    def _measure_losses(self, task: Task) -> None:
+    def _measure_losses(self, task: PlannedRun) -> None:
         try:
             losses = losses_along_step(
                 task.job.run, task.job.folder, stop=self._stop, on_progress=lambda p: self._heartbeat(task, p)
@@ -290,11 +290,11 @@ class Runner:
             return
         self._add(task.spec, make_result_line(task.spec, metadata=RunFolder(task.job.folder).metadata(), losses=losses))
 
-    def _add_finished(self, group: Sequence[Task], concurrent: int) -> None:
+    def _add_finished(self, group: Sequence[PlannedRun], concurrent: int) -> None:
         for task in group:
             self._add_if_finished(task, concurrent)
 
-    def _add_if_finished(self, task: Task, concurrent: int = 1) -> bool:
+    def _add_if_finished(self, task: PlannedRun, concurrent: int = 1) -> bool:
         """Add the result line of a folder if it is finished and has none yet; returns whether it is finished."""
         files = RunFolder(task.job.folder)
         if not files.finished:
@@ -304,7 +304,7 @@ class Runner:
             self._add(task.spec, result_line_from_folder(task.spec, files, **more))
         return True
 
-    def _add_diverged(self, task: Task, failure: str) -> None:
+    def _add_diverged(self, task: PlannedRun, failure: str) -> None:
         message = failure.replace(f"{task.job.folder}/", "")  # result lines contain no paths of this machine
         metadata = RunFolder(task.job.folder).metadata()
         self._add(task.spec, make_result_line(task.spec, metadata=metadata, failure=message))
@@ -321,7 +321,7 @@ class Runner:
         self.failures.append(f"{subject}: {reason}")
         self.log(f"{subject}: failed: {reason}")
 
-    def _heartbeat(self, task: Task, progress: Progress) -> None:
+    def _heartbeat(self, task: PlannedRun, progress: Progress) -> None:
         if time.monotonic() - self._last_heartbeat > HEARTBEAT_SECONDS:
             self._last_heartbeat = time.monotonic()
             self.log(f"{task.spec}: epoch {progress.epoch + 1} of {progress.epochs}")

@@ -35,7 +35,8 @@ def clean_set(store: ReviewStore, source: ReviewSource, *, drawn: bool = False) 
         "SELECT s.position, s.id, c.label, 'person' AS origin FROM samples s NOT INDEXED "  # noqa: S608
         "JOIN current_verdicts c ON c.n = s.n WHERE s.n IN (SELECT n FROM current_verdicts) "
         f"AND c.kind = 'label' AND (NOT :drawn OR {_DRAWN}) "
-        "UNION ALL SELECT s.position, s.id, s.clean_label, 'run' FROM samples s INDEXED BY by_clean_label WHERE s.clean_label >= 0 "
+        "UNION ALL SELECT s.position, s.id, s.clean_label, 'run' FROM samples s INDEXED BY by_clean_label "
+        "WHERE s.clean_label >= 0 "
         "AND NOT EXISTS (SELECT 1 FROM current_verdicts c WHERE c.n = s.n AND (c.kind = 'unusable' OR c.kind = 'label' "
         f"AND (NOT :drawn OR c.label != s.clean_label OR {_DRAWN}))) ORDER BY 1"
     )
@@ -43,7 +44,9 @@ def clean_set(store: ReviewStore, source: ReviewSource, *, drawn: bool = False) 
     for row in store.connection().execute(query, {"drawn": drawn}):
         exported.add(row["position"])
         yield row["id"], source.classes[row["label"]], row["origin"]
-    decided = "SELECT s.position FROM current_verdicts c JOIN samples s ON s.n = c.n WHERE c.kind IN ('label', 'unusable')"
+    decided = (
+        "SELECT s.position FROM current_verdicts c JOIN samples s ON s.n = c.n WHERE c.kind IN ('label', 'unusable')"
+    )
     reviewed = {row["position"] for row in store.connection().execute(decided)} if source.marked_clean else ()
     for position in sorted(source.marked_clean - exported):
         if position in reviewed or position not in source.clean_labels:
@@ -51,7 +54,7 @@ def clean_set(store: ReviewStore, source: ReviewSource, *, drawn: bool = False) 
 
 
 def corrected_labels(store: ReviewStore, source: ReviewSource) -> ExportRows:
-    """A label for every sample except unusable ones: the verdict, else the clean or corrected label, else the given label."""
+    """A label for every usable sample: the verdict, else the clean label, the corrected label or the given label."""
     yield "id", "given", "label", "from", "confidence"
     names = [*source.classes, ""]
     query = (

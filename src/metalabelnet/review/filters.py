@@ -50,8 +50,15 @@ class SampleFilter:
             parts.append("s.confidence BETWEEN :min_confidence AND :max_confidence")
         if self.verdict in _DECIDED:
             parts.append("s.n IN (SELECT n FROM current_verdicts)")
-        parts += [table[key] for table, key in ((_SHOW_CONDITIONS, self.show), (_VERDICT_CONDITIONS, self.verdict)) if key in table]
-        return " AND ".join(parts), {**values, **{k: getattr(self, k) for k in ("given", "label", "min_confidence", "max_confidence")}}
+        parts += [
+            table[key]
+            for table, key in ((_SHOW_CONDITIONS, self.show), (_VERDICT_CONDITIONS, self.verdict))
+            if key in table
+        ]
+        return " AND ".join(parts), {
+            **values,
+            **{k: getattr(self, k) for k in ("given", "label", "min_confidence", "max_confidence")},
+        }
 
     def tables(self, db: sqlite3.Connection) -> str:
         """The SQL tables, with the order and index that are fastest."""
@@ -64,12 +71,16 @@ class SampleFilter:
                 "SELECT count(*) FROM (SELECT 1 FROM samples INDEXED BY by_confidence "
                 "WHERE split = ? AND confidence BETWEEN ? AND ? LIMIT ?)"
             )
-            matches = db.execute(query, (self.split, self.min_confidence, self.max_confidence, 2 * MAX_COUNT)).fetchone()[0]
+            matches = db.execute(
+                query, (self.split, self.min_confidence, self.max_confidence, 2 * MAX_COUNT)
+            ).fetchone()[0]
             index = " INDEXED BY by_confidence" if matches < 2 * MAX_COUNT else ""
         return f"samples s{index} LEFT JOIN current_verdicts c ON c.n = s.n"
 
 
-def list_samples(store: ReviewStore, sample_filter: SampleFilter, size: int, after: tuple[float, int] | None = None) -> list[sqlite3.Row]:
+def list_samples(
+    store: ReviewStore, sample_filter: SampleFilter, size: int, after: tuple[float, int] | None = None
+) -> list[sqlite3.Row]:
     """The next samples of the list, each with its current verdict (`seen`, 0 if there is none)."""
     db = store.connection()
     where, values = sample_filter.where()

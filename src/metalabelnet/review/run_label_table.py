@@ -77,7 +77,9 @@ class RunLabelTable:
             elif unknown := self._unknown_classes(row):
                 renamed += unknown[:1]
         if missing and (self.ids_are_row_numbers or 2 * len(missing) > count):
-            raise InputError(f"{self.file} has the sample {missing[0]!r}, which is not in {self.data}; pass --data PATH")
+            raise InputError(
+                f"{self.file} has the sample {missing[0]!r}, which is not in {self.data}; pass --data PATH"
+            )
         if 2 * (len(missing) + len(renamed)) > count:
             raise InputError(
                 f"{self.file} has the class {renamed[0]!r}, which is not a class of {self.data}; "
@@ -85,7 +87,9 @@ class RunLabelTable:
             )
         notes = []
         if missing:
-            notes.append(f"{len(missing)} samples of the run are no longer in {self.data}, such as {missing[0]!r}: left out")
+            notes.append(
+                f"{len(missing)} samples of the run are no longer in {self.data}, such as {missing[0]!r}: left out"
+            )
         if renamed:
             notes.append(
                 f"{len(renamed)} samples have a class that is not in {self.data}, such as {renamed[0]!r}: "
@@ -115,7 +119,9 @@ class RunLabelTable:
     def _parse_row(self, own: list[str], cells: list[str]) -> LabelRow:
         index, name, given, label, confidence, suspect, suspicion = own
         try:
-            return LabelRow(int(index), name, given, label, float(confidence), int(suspect), float(suspicion or -1), cells)
+            return LabelRow(
+                int(index), name, given, label, float(confidence), int(suspect), float(suspicion or -1), cells
+            )
         except ValueError:
             raise self._damaged() from None
 

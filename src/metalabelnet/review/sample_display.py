@@ -57,7 +57,9 @@ class SampleDisplay:
             return _encode(Image.fromarray(pixels.contiguous().numpy()), "PNG")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Pillow warns about odd files; decode() rejects images that are too large
+                warnings.simplefilter(
+                    "ignore"
+                )  # Pillow warns about odd files; decode() rejects images that are too large
                 width, height, is_gray = images.read_header(item)
                 scale = min(1.0, side / max(width, height))
                 shape = (1 if is_gray else 3, max(1, round(height * scale)), max(1, round(width * scale)))

@@ -1,4 +1,4 @@
-"""Where samples, their labels and what a run thinks of them come from: a finished run, or data alone."""
+"""The samples to review with their labels and predictions: from a finished run, or from data alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRow:
-    """A line of the table of samples (see `store`)."""
+    """A row of the table `samples` (see `store`)."""
 
     n: int
     position: int
@@ -41,32 +41,62 @@ class SampleRow:
     confidence: float = 0.0
     suspect: int = 0
     suspicion: float = -1.0
-    informative: float = 0.0
-    checked: int = UNLABELED
-    bars: str = "[]"
+    informativeness: float = 0.0
+    clean_label: int = UNLABELED
+    probabilities: str = "[]"
 
     def as_row(self) -> dict[str, Any]:
-        """For the database."""
+        """The columns of the row by name."""
         return {**self.__dict__, "stratum": self.label if self.label >= 0 else self.given}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewSource:
-    """The data's training samples by position, and the run that knows of them, if there is one."""
+    """The training samples of the data by position, and the run that was trained on them, if any.
+
+    Attributes
+    ----------
+    data : str
+        Path or name of the data.
+    run : Path or None
+        Run folder.
+    classes : tuple of str
+        Names of the classes.
+    display : SampleDisplay
+        Images, texts or cells of the samples.
+    ids, given : sequence
+        Id and given label of each sample.
+    splits : mapping of int to str
+        Split of the positions that are not training samples.
+    clean_labels : mapping of int to int
+        Labels of the positions in the clean set of the run.
+    review_arguments : tuple of str
+        Arguments of `metalabelnet review` for this source.
+    train_arguments : tuple of str
+        Arguments of `metalabelnet train` for this data, as in the run or as given.
+    fingerprint : str
+        Changes when the samples must be imported again.
+    marked_clean : frozenset of int
+        Positions marked as clean in the data itself.
+    ids_are_row_numbers : bool
+        Whether samples have no ids other than their row numbers.
+    notes : tuple of str
+        Messages for the user.
+    """
 
     data: str
     run: Path | None
     classes: tuple[str, ...]
-    contents: SampleDisplay
+    display: SampleDisplay
     ids: Sequence[str]
     given: Sequence[int]
-    splits: Mapping[int, str]  # of positions that are not trained on
-    checked: Mapping[int, int]  # the right label of those that are clean
-    named: tuple[str, ...]  # the arguments of `review` that lead here
-    options: tuple[str, ...]  # of `train`, as the run had them or as they were given
+    splits: Mapping[int, str]
+    clean_labels: Mapping[int, int]
+    review_arguments: tuple[str, ...]
+    train_arguments: tuple[str, ...]
     fingerprint: str
-    marked_clean: frozenset[int] = frozenset()  # positions that the data itself marks as clean, whatever a file says of them
-    ids_are_row_numbers: bool = False  # ids are the numbers of rows that have no other name
+    marked_clean: frozenset[int] = frozenset()
+    ids_are_row_numbers: bool = False
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -74,26 +104,26 @@ class ReviewSource:
 
     @property
     def database(self) -> Path:
-        """Where verdicts go: into the run folder, or beside the data."""
+        """The default path of the verdicts: in the run folder, or next to the data."""
         if self.run is not None:
             return self.run / "review.sqlite"
-        path = Path(os.path.abspath(self.data))  # noqa: PTH100  # `.` has no name of its own
+        path = Path(os.path.abspath(self.data))  # noqa: PTH100  # `.` has no name
         return path.parent / f"{path.name}.review.sqlite"
 
     def digest(self, count: int) -> str:
-        """What stands for the first samples, and is another one when they are others."""
-        return self.contents.digest(count)
+        """A hash of the first samples."""
+        return self.display.digest(count)
 
     def samples(self) -> Iterator[SampleRow]:
-        """All samples, with what the run says of those it was trained on."""
+        """Yield all samples, with predictions for those the run was trained on."""
         numbers, seen = [], Counter[str]()
         for name in self.ids:
             numbers.append(stream_seed(0, "sample", name, seen[name]))
             seen[name] += 1
-        trained = bytearray(len(self.ids))  # a run's table may have a million rows: none is kept
-        for position, said in () if self.run is None else _table(self):
+        trained = bytearray(len(self.ids))  # the table may have a million rows, so they are not kept
+        for position, columns in () if self.run is None else _label_table(self):
             trained[position] = 1
-            yield SampleRow(n=numbers[position], position=position, id=self.ids[position], **said)
+            yield SampleRow(n=numbers[position], position=position, id=self.ids[position], **columns)
         for position in (position for position, done in enumerate(trained) if not done):
             yield SampleRow(
                 n=numbers[position],
@@ -101,159 +131,208 @@ class ReviewSource:
                 id=self.ids[position],
                 split=self.splits.get(position, "train" if self.run is None else "left out"),
                 given=self.given[position],
-                checked=self.checked.get(position, UNLABELED),
+                clean_label=self.clean_labels.get(position, UNLABELED),
             )
 
 
-_MOVED = {"data": "data", "clean": "clean set"}
+_MOVABLE = {"data": "data", "clean": "clean set"}
 
 
-def of(path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None) -> ReviewSource:
-    """The source at a path: a run folder, a data set's name, or the path of data."""
-    moved = {name: place for name, place in (("data", data), ("clean", clean)) if place is not None}
+def open_source(
+    path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None
+) -> ReviewSource:
+    """Open a run folder, a data set by name, or data at a path.
+
+    Parameters
+    ----------
+    path : str
+        Run folder, name of a data set, or path of data.
+    read_options : ReadOptions
+        How to read data without a run.
+    data, clean : str, optional
+        New paths of the data and the clean set of a run, if they were moved.
+
+    Raises
+    ------
+    InputError
+        If the run is not finished, or the data cannot be read or is not that of the run.
+    """
+    moved = {name: new_path for name, new_path in (("data", data), ("clean", clean)) if new_path is not None}
     if (Path(path) / "run.json").is_file():
-        return _of_run(Path(path), moved)
+        return _from_run(Path(path), moved)
     for name in moved:
-        raise InputError(f"--{name} says where the {_MOVED[name]} of a run lies, and {path} is not a run: leave it out")
-    own = path not in DATASETS and is_folder_or_table(Path(path))
-    return _of_own(path, read_options, None, None) if own else _of_numbers(path, None, None)
+        raise InputError(
+            f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: omit it"
+        )
+    if path not in DATASETS and is_folder_or_table(Path(path)):
+        return _from_files(path, read_options, None, None)
+    return _from_arrays(path, None, None)
 
 
-def _of_run(folder: Path, moved: Mapping[str, str]) -> ReviewSource:
+def _from_run(folder: Path, moved: Mapping[str, str]) -> ReviewSource:
     files = RunFolder(folder)
-    files.summary()  # refuses what is not finished
-    run = files.run(**{"clean_file" if name == "clean" else name: place for name, place in moved.items()})
+    files.summary()  # raises an error if the run is not finished
+    run = files.run(**{"clean_file" if name == "clean" else name: new_path for name, new_path in moved.items()})
     if run.data_format == "memory":
-        raise InputError(f"{folder} was trained on data in memory: there is nothing to show; write it to a file")
+        raise InputError(f"{folder} was trained on data in memory, which cannot be shown: train on a file instead")
     if run.data not in DATASETS and "data" not in moved and not Path(run.data).exists():
-        raise InputError(f"{run.data} is not where it was when {folder} was trained: give --data PATH")
+        raise InputError(f"{run.data}, the data of {folder}, does not exist: pass its new path with --data PATH")
     if run.clean_file is not None and not Path(run.clean_file).exists():
-        raise InputError(f"{run.clean_file} is not where it was when {folder} was trained: give --clean PATH")
-    found = _of_own(run.data, run.read_options(), folder, run) if run.is_folder_or_table else _of_numbers(run.data, folder, run)
-    named = (str(folder), *(word for name, place in moved.items() for word in (f"--{name}", place)))
-    return dataclasses.replace(found, named=named, notes=(*found.notes, *_table(found).notes()))
+        raise InputError(
+            f"{run.clean_file}, the clean set of {folder}, does not exist: pass its new path with --clean PATH"
+        )
+    if run.is_folder_or_table:
+        source = _from_files(run.data, run.read_options(), folder, run)
+    else:
+        source = _from_arrays(run.data, folder, run)
+    arguments = (str(folder), *(word for name, new_path in moved.items() for word in (f"--{name}", new_path)))
+    return dataclasses.replace(source, review_arguments=arguments, notes=(*source.notes, *_label_table(source).notes()))
 
 
-def _table(source: ReviewSource) -> RunLabelTable:
-    """What the run says of the samples it was trained on."""
+def _label_table(source: ReviewSource) -> RunLabelTable:
+    """The label table of the run of a source."""
     assert source.run is not None
     file = source.run / "labels.csv"
-    return RunLabelTable(file=file, data=source.data, ids=source.ids, classes=source.classes, ids_are_row_numbers=source.ids_are_row_numbers)
+    return RunLabelTable(
+        file=file,
+        data=source.data,
+        ids=source.ids,
+        classes=source.classes,
+        ids_are_row_numbers=source.ids_are_row_numbers,
+    )
 
 
-def _of_own(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> ReviewSource:
-    found = list_data(Path(path), read_options)
-    rows = found.rows
+def _from_files(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> ReviewSource:
+    listed = list_data(Path(path), read_options)
+    rows = listed.rows
     if folder is None:
-        classes = class_names(rows, [one.label for one in found.clean], None)
-    else:  # a class that has gone from the data stays one
+        classes = class_names(rows, [one.label for one in listed.clean], None)
+    else:  # classes without samples in the data are kept
         classes = tuple(RunFolder(folder).metadata()["classes"])
     number = {name: k for k, name in enumerate(classes)}
-    clean = [one for one in found.clean if one.label in number]
-    strange = [one for one in found.clean if one.label not in number]
-    inside = {one.position: number[one.label] for one in clean if one.position is not None}
-    ids_are_row_numbers = rows.kind != "image" and found.columns.id is None
-    contents = SampleDisplay(kind=rows.kind, items=rows.items, columns=found.columns.samples)
+    clean = [one for one in listed.clean if one.label in number]
+    unknown_class = [one for one in listed.clean if one.label not in number]
+    in_data = {one.position: number[one.label] for one in clean if one.position is not None}
+    ids_are_row_numbers = rows.kind != "image" and listed.columns.id is None
+    display = SampleDisplay(kind=rows.kind, items=rows.items, columns=listed.columns.samples)
     return ReviewSource(
         data=path,
         run=folder,
         classes=classes,
-        contents=contents,
+        display=display,
         ids=rows.ids,
         given=[number.get(label, UNLABELED) for label in rows.labels],
-        splits=dict.fromkeys(inside, "clean"),
-        checked=inside,
-        named=(path, *_options(read_options)),
-        options=(*_options(read_options), *_options_of_run(run)),
-        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, contents if ids_are_row_numbers else None),
+        splits=dict.fromkeys(in_data, "clean"),
+        clean_labels=in_data,
+        review_arguments=(path, *_read_arguments(read_options)),
+        train_arguments=(*_read_arguments(read_options), *_run_arguments(run)),
+        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, display if ids_are_row_numbers else None),
         marked_clean=frozenset(k for k, is_clean in enumerate(rows.is_clean) if is_clean)
-        - {one.position for one in strange},
+        - {one.position for one in unknown_class},
         ids_are_row_numbers=ids_are_row_numbers,
-        notes=(*_clean_notes(path, found, len(clean) - len(inside), strange), *_twice(rows.ids)),
+        notes=(
+            *_clean_set_notes(path, listed, len(clean) - len(in_data), unknown_class),
+            *_duplicate_id_notes(rows.ids),
+        ),
     )
 
 
-def _clean_notes(path: str, found: ListedData, outside: int, strange: Sequence[CleanSample]) -> tuple[str, ...]:
-    """What is not listed of the run's clean set; where most of it has gone, it is that of other data."""
-    gone = found.missing_ids
-    if len(gone) > len(found.clean):
-        raise InputError(f"the clean set names {gone[0]!r}, which is not in {path}; give --data or --clean PATH")
-    notes = [f"{outside} clean samples of the run are not part of {path}: add them yourself"] if outside else []
-    if gone:
-        notes.append(f"{len(gone)} clean samples of the run are not in {path} any more, as {gone[0]!r}: left out")
-    if strange:
+def _clean_set_notes(
+    path: str, listed: ListedData, outside: int, unknown_class: Sequence[CleanSample]
+) -> tuple[str, ...]:
+    """Messages about clean samples that are not listed; raises InputError if most of them are missing."""
+    missing = listed.missing_ids
+    if len(missing) > len(listed.clean):
+        raise InputError(
+            f"the clean set has the sample {missing[0]!r}, which is not in {path}; pass --data PATH or --clean PATH"
+        )
+    notes = (
+        [f"{outside} clean samples of the run are not in {path} and not exported: add them to the clean set"]
+        if outside
+        else []
+    )
+    if missing:
         notes.append(
-            f"{len(strange)} clean samples have a class that the run does not know, as {strange[0].label!r}: left out"
+            f"{len(missing)} clean samples of the run are no longer in {path}, such as {missing[0]!r}: left out"
+        )
+    if unknown_class:
+        example = unknown_class[0].label
+        notes.append(
+            f"{len(unknown_class)} clean samples have a class that the run does not have, such as {example!r}: left out"
         )
     return tuple(notes)
 
 
-def _twice(ids: Sequence[str]) -> tuple[str, ...]:
-    """A word of warning, before hours are spent on what cannot be trained with."""
+def _duplicate_id_notes(ids: Sequence[str]) -> tuple[str, ...]:
+    """A warning about duplicate ids: a clean set with such ids cannot be used for training."""
     repeated = len(ids) - len(set(ids))
-    told = f"{repeated} samples have the id of another: their clean set cannot say which it means, and train --clean"
-    return (f"{told} refuses it; name a column of ids with --id before you begin",) if repeated else ()
+    note = f"{repeated} samples have a duplicate id, and train --clean rejects a clean set with ambiguous ids: "
+    return (f"{note}choose a column with unique ids (--id) before you start",) if repeated else ()
 
 
-def _of_numbers(name: str, folder: Path | None, run: Run | None) -> ReviewSource:
-    where = Path(run.data_dir) if run is not None and run.data_dir else None
-    data = load(name, where, read_options=None if run is None else run.read_options())
+def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSource:
+    data_dir = Path(run.data_dir) if run is not None and run.data_dir else None
+    data = load(name, data_dir, read_options=None if run is None else run.read_options())
     splits: dict[int, str] = {}
-    checked: dict[int, int] = {}
+    clean_labels: dict[int, int] = {}
     if run is not None:
         split = SPLITS[run.split](data, run.clean_size, generator(run.seed, "split"))
         test = {} if data.test is not None else dict.fromkeys(split.test.index.tolist(), "test")
         if data.clean_labels is not None:
-            checked = {k: label for k, label in enumerate(data.clean_labels.tolist()) if label >= 0}
-        elif data.clean is None and run.split == "general":  # drawn from the training rows
-            checked = dict(zip(split.clean.index.tolist(), split.clean.true.tolist(), strict=True))
-        splits = dict.fromkeys(checked, "clean") | test
-    beside = 0 if data.clean is None else len(data.clean)
-    train, contents = data.train, display_rows(data.train)
+            clean_labels = {k: label for k, label in enumerate(data.clean_labels.tolist()) if label >= 0}
+        elif data.clean is None and run.split == "general":  # taken from the training rows
+            clean_labels = dict(zip(split.clean.index.tolist(), split.clean.true.tolist(), strict=True))
+        splits = dict.fromkeys(clean_labels, "clean") | test
+    separate = 0 if data.clean is None else len(data.clean)
+    train, display = data.train, display_rows(data.train)
     return ReviewSource(
         data=name,
         run=folder,
         classes=data.classes,
-        contents=contents,
+        display=display,
         ids=train.ids,
         given=train.given.tolist(),
         splits=splits,
-        checked=checked,
-        named=(name,),
-        options=_options_of_run(run),
-        fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), contents),
+        clean_labels=clean_labels,
+        review_arguments=(name,),
+        train_arguments=_run_arguments(run),
+        fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), display),
         ids_are_row_numbers=True,
-        notes=(f"{beside} clean samples that {name} has of its own are not listed: training takes them in by itself",)
-        if beside
+        notes=(f"{separate} clean samples that {name} contains separately are not listed: training uses them anyway",)
+        if separate
         else (),
     )
 
 
-def _options(read_options: ReadOptions) -> tuple[str, ...]:
-    """How the data was read, in the words of the command line; the clean set is left for the new one."""
+def _read_arguments(read_options: ReadOptions) -> tuple[str, ...]:
+    """The read options as command line arguments, without the clean set."""
     names = ("image", "text", "features", "label", "id", "clean_column", "true_label", "test", "image_size", "encoder")
-    said = [(name.replace("_", "-"), getattr(read_options, name)) for name in names]
-    return tuple(word for name, value in said if value is not None for word in (f"--{name}", str(value)))
+    values = [(name.replace("_", "-"), getattr(read_options, name)) for name in names]
+    return tuple(word for name, value in values if value is not None for word in (f"--{name}", str(value)))
 
 
-def _options_of_run(run: Run | None) -> tuple[str, ...]:
-    """What else decides which rows there are and how their labels are wrong, where it is not as usual."""
+def _run_arguments(run: Run | None) -> tuple[str, ...]:
+    """The settings of a run that determine its rows and noise, as command line arguments, if not the default."""
     names = ("data_dir", "noise", "noise_probs", "limit", "unlabeled", "seed")
-    usual = {f.name: f.default for f in dataclasses.fields(Run)}
-    said = [] if run is None else [(name.replace("_", "-"), getattr(run, name), usual[name]) for name in names]
-    return tuple(word for name, value, default in said if value != default for word in (f"--{name}", str(value)))
+    defaults = {f.name: f.default for f in dataclasses.fields(Run)}
+    values = [] if run is None else [(name.replace("_", "-"), getattr(run, name), defaults[name]) for name in names]
+    return tuple(word for name, value, default in values if value != default for word in (f"--{name}", str(value)))
 
 
 def _fingerprint(
-    folder: Path | None, classes: Sequence[str], ids: Sequence[str], labels: Sequence[Any], rows: SampleDisplay | None
+    folder: Path | None,
+    classes: Sequence[str],
+    ids: Sequence[str],
+    labels: Sequence[Any],
+    display: SampleDisplay | None,
 ) -> str:
-    """Changes whenever samples must be read in again; with the rows themselves, where only numbers are their names."""
+    """A hash that changes when the samples must be imported again; with their content if ids are row numbers."""
     digest = hashlib.sha256(json.dumps([DEFAULT_MEASURE, classes]).encode())
     for name, label in zip(ids, labels, strict=True):
         digest.update(f"{name}\0{label}\0".encode())
-    if rows is not None:
-        digest.update(rows.digest(len(ids)).encode())
+    if display is not None:
+        digest.update(display.digest(len(ids)).encode())
     if folder is not None and (folder / "labels.csv").is_file():
-        about = (folder / "labels.csv").stat()
-        digest.update(f"{about.st_size} {about.st_mtime_ns}".encode())
+        status = (folder / "labels.csv").stat()
+        digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()

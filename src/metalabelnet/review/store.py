@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from metalabelnet.review.source import SampleRow, ReviewSource
+    from metalabelnet.review.source import ReviewSource, SampleRow
 
 VERSION = "1"
 _TABLES = """
@@ -39,9 +39,12 @@ CREATE TABLE IF NOT EXISTS verdicts (
 );
 CREATE INDEX IF NOT EXISTS verdicts_of ON verdicts (n, v);
 CREATE INDEX IF NOT EXISTS verdicts_in ON verdicts (tab, v);
-CREATE TABLE IF NOT EXISTS current_verdicts (n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER);
+CREATE TABLE IF NOT EXISTS current_verdicts (
+  n INTEGER PRIMARY KEY, v INTEGER NOT NULL, kind TEXT NOT NULL, label INTEGER
+);
 CREATE INDEX IF NOT EXISTS current_verdicts_label ON current_verdicts (kind, label);
-CREATE TABLE IF NOT EXISTS sample_ids (n INTEGER PRIMARY KEY, id TEXT NOT NULL);  -- of samples with verdicts, also if removed from the data
+-- ids of samples with verdicts, also of samples removed from the data
+CREATE TABLE IF NOT EXISTS sample_ids (n INTEGER PRIMARY KEY, id TEXT NOT NULL);
 """
 # Imported from the source, and imported again when the source or the layout has changed.
 _SAMPLES = """
@@ -89,7 +92,9 @@ class ReviewStore:
             if version is None:
                 db.execute("INSERT INTO metadata VALUES ('version', ?)", (VERSION,))
             elif version[0] != VERSION:
-                raise InputError(f"{path} has version {version[0]}, expected {VERSION}; use another file with --db FILE")
+                raise InputError(
+                    f"{path} has version {version[0]}, expected {VERSION}; use another file with --db FILE"
+                )
 
     def connection(self) -> sqlite3.Connection:
         """The connection of this thread, for statements outside a transaction."""
@@ -159,7 +164,8 @@ class ReviewStore:
             for name, columns in _INDEXES.items():
                 db.execute(f"CREATE INDEX {name} ON samples {columns}")
             db.execute(
-                "INSERT INTO stratum_sizes SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
+                "INSERT INTO stratum_sizes "
+                "SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
             self._renumber_classes(db, source.classes)
             db.execute("INSERT OR REPLACE INTO metadata VALUES ('source', ?)", (fingerprint,))
@@ -169,11 +175,16 @@ class ReviewStore:
         self.connection().execute("PRAGMA cache_size = -8192")
 
     def _check_rows(self, db: sqlite3.Connection, source: ReviewSource) -> None:
-        """Raise InputError if rows are identified by number, have verdicts and have changed. New rows at the end are fine."""
+        """Raise InputError if rows identified by number have verdicts and have changed; rows may be appended."""
         rows = f"{len(source)} {source.digest(len(source))}" if source.ids_are_row_numbers else ""
         before = self.get("rows", rows)
         count, _, digest = before.partition(" ")
-        appended = source.ids_are_row_numbers and bool(count) and len(source) > int(count) and source.digest(int(count)) == digest
+        appended = (
+            source.ids_are_row_numbers
+            and bool(count)
+            and len(source) > int(count)
+            and source.digest(int(count)) == digest
+        )
         if not (before == rows or appended) and db.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None:
             raise InputError(
                 f"the verdicts in {self.path} are for other rows: use a new file with --db FILE; rows may change their "
@@ -210,9 +221,7 @@ class ReviewStore:
             db.execute(f"PRAGMA mmap_size = {1 << 30}")  # threads share the page cache of the system
             db.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
-            raise InputError(
-                f"{self.path} cannot store verdicts ({error}); use another file with --db FILE"
-            ) from error
+            raise InputError(f"{self.path} cannot store verdicts ({error}); use another file with --db FILE") from error
         return db
 
 

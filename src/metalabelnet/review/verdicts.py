@@ -1,7 +1,7 @@
-"""A verdict on a sample, its undoing and its history.
+"""Adding and undoing verdicts on samples, and their history.
 
-Whoever decides says which verdict stood when they looked (`seen`, 0: none). If another tab has decided since, nothing
-is written and `Conflict` shows what stands now: they look again, and decide again if they still want to.
+Each change names the verdict that was current when the page was loaded (`seen`, 0 if there was none). If another tab
+has changed it since, nothing is written and `VerdictConflict` is raised (optimistic locking).
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class Verdict:
     tab: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.sampling not in SAMPLINGS or (self.kind == "label") != (self.label is not None):
+        if (
+            self.kind not in KINDS
+            or self.sampling not in SAMPLINGS
+            or (self.kind == "label") != (self.label is not None)
+        ):
             raise InputError(f"invalid verdict {self.kind!r}: choose from {', '.join(KINDS)}; label needs a class")
 
 
@@ -58,7 +62,9 @@ def add_verdict(store: ReviewStore, verdict: Verdict, seen: int) -> int:
                 return int(current["v"])
             raise VerdictConflict(verdict.n)
         v = _insert(db, verdict.n, verdict.kind, verdict.label, None, verdict)
-        db.execute("INSERT OR REPLACE INTO current_verdicts VALUES (?, ?, ?, ?)", (verdict.n, v, verdict.kind, verdict.label))
+        db.execute(
+            "INSERT OR REPLACE INTO current_verdicts VALUES (?, ?, ?, ?)", (verdict.n, v, verdict.kind, verdict.label)
+        )
         return v
 
 
@@ -74,7 +80,8 @@ def undo_last(store: ReviewStore, tab: str) -> sqlite3.Row | None:
     with store.transaction() as db:
         store.check_unchanged()
         last: sqlite3.Row | None = db.execute(
-            "SELECT verdicts.* FROM verdicts JOIN current_verdicts USING (v) WHERE verdicts.tab = ? ORDER BY v DESC LIMIT 1",
+            "SELECT verdicts.* FROM verdicts JOIN current_verdicts USING (v) "
+            "WHERE verdicts.tab = ? ORDER BY v DESC LIMIT 1",
             (tab,),
         ).fetchone()
         if last is not None:
@@ -96,7 +103,9 @@ def history(store: ReviewStore, n: int) -> list[sqlite3.Row]:
 
 
 def _undo(db: sqlite3.Connection, n: int, seen: int, tab: str) -> None:
-    current = db.execute("SELECT verdicts.* FROM current_verdicts JOIN verdicts USING (v) WHERE current_verdicts.n = ?", (n,)).fetchone()
+    current = db.execute(
+        "SELECT verdicts.* FROM current_verdicts JOIN verdicts USING (v) WHERE current_verdicts.n = ?", (n,)
+    ).fetchone()
     if current is None or current["v"] != seen:
         raise VerdictConflict(n)
     undoing = Verdict(
@@ -115,14 +124,17 @@ def _undo(db: sqlite3.Connection, n: int, seen: int, tab: str) -> None:
     ).fetchone()
     db.execute("DELETE FROM current_verdicts WHERE n = ?", (n,))
     if before is not None:
-        db.execute("INSERT INTO current_verdicts VALUES (?, ?, ?, ?)", (n, before["v"], before["kind"], before["label"]))
+        db.execute(
+            "INSERT INTO current_verdicts VALUES (?, ?, ?, ?)", (n, before["v"], before["kind"], before["label"])
+        )
 
 
 def _insert(db: sqlite3.Connection, n: int, kind: str, label: int | None, undoes: int | None, verdict: Verdict) -> int:
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     row = (n, kind, label, undoes, verdict.page, verdict.blind, verdict.sampling, verdict.tab, time)
     cursor = db.execute(
-        "INSERT INTO verdicts (n, kind, label, undoes, page, blind, sampling, tab, time) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO verdicts (n, kind, label, undoes, page, blind, sampling, tab, time) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         row,
     )
     assert cursor.lastrowid is not None

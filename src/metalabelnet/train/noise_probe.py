@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from metalabelnet.data import Rows
-    from metalabelnet.data.benchmarks.download import Progress
+    from metalabelnet.data.benchmarks.download import ProgressCallback
 
 EPOCHS, BATCH_SIZE, MAX_LR = 12, 64, 0.05
 
@@ -47,7 +47,7 @@ def log_probabilities(
     *,
     augment: str,
     seed: int,
-    on_samples: Progress | None = None,
+    on_samples: ProgressCallback | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Train a network on the true labels and return its log-probabilities for every row. Progress is not saved.

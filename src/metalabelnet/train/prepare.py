@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet import nets
-from metalabelnet.data import UNLABELED, Progress, Rows, load
+from metalabelnet.data import UNLABELED, ProgressCallback, Rows, load
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.splits import SPLITS, hold_out, limit_rows, remove_labels
 from metalabelnet.engine.torch_private import preload_compiler
@@ -48,8 +48,8 @@ def select_device(run: Run) -> torch.device:
 
 def read_data(
     run: Run,
-    progress: Progress | None = None,
-    on_samples: Progress | None = None,
+    progress: ProgressCallback | None = None,
+    on_samples: ProgressCallback | None = None,
     read_cache: ReadCache | None = None,
 ) -> DataSet:
     """Read the data of a run. The result depends on the data settings only, so runs can share it in a `read_cache`."""
@@ -66,8 +66,8 @@ def read_data(
 
 def prepare(
     run: Run,
-    progress: Progress | None = None,
-    on_samples: Progress | None = None,
+    progress: ProgressCallback | None = None,
+    on_samples: ProgressCallback | None = None,
     read_cache: ReadCache | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Problem:

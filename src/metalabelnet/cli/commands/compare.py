@@ -44,8 +44,8 @@ def compare(args: argparse.Namespace) -> None:
         raise InputError(f"jobs {workers} is too small: the minimum is 1")
     console = Console()
     parallel = f"{min(workers, len(jobs))} in parallel" if min(workers, len(jobs)) > 1 else "one at a time"
-    methods = f"{len(names)} method{'s' if len(names) > 1 else ''}"
-    console.log(f"{first.data}, noise {first.noise}: {len(jobs)} runs of {methods}, {parallel}")
+    runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''} of {len(names)} method{'s' if len(names) > 1 else ''}"
+    console.log(f"{first.data}, noise {first.noise}: {runs}, {parallel}")
     with interruptible() as stop, console.progress(runs=len(jobs)) as display:
         read_cache = ReadCache(concurrent_runs=min(workers, len(jobs)))
         check_and_describe_jobs(console, jobs, workers, display, read_cache, resume=args.resume)

@@ -42,9 +42,7 @@ def predict(args: argparse.Namespace) -> None:
             writer.writerow(predictor.columns())
         out.flush()
     if failures:
-        listed = "; ".join(failures[:MAX_FAILURES_IN_MESSAGE])
-        console.log(
-            f"{len(failures)} samples skipped: {listed}{' …' if len(failures) > MAX_FAILURES_IN_MESSAGE else ''}"
-        )
+        listed = [*failures[:MAX_FAILURES_IN_MESSAGE], *(["…"] if len(failures) > MAX_FAILURES_IN_MESSAGE else [])]
+        console.log(f"{len(failures)} sample{'s' if len(failures) > 1 else ''} skipped: {'; '.join(listed)}")
     if args.output is not None:
         print(f"{count} rows written to {args.output}")

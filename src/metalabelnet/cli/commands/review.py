@@ -22,16 +22,16 @@ def review(args: argparse.Namespace) -> None:
     console = Console()
     names = ("label", "image", "text", "features", "id")
     read_options = ReadOptions(**{name: getattr(args, name) for name in names})
-    found = source.of(args.source, read_options, data=args.data, clean=args.clean)
-    store = ReviewStore(args.db or found.database)
+    review_source = source.open_source(args.source, read_options, data=args.data, clean=args.clean)
+    store = ReviewStore(args.db or review_source.database)
     with console.progress() as display:
-        store.fill(found, display.samples)
+        store.import_samples(review_source, display.samples)
     if args.export is not None:
-        _export(args, found, store, console)
+        _export(args, review_source, store, console)
         return
 
     def ready(address: str) -> None:
-        console.log(f"{len(found)} samples of {found.data}; verdicts are saved in {store.path}")
+        console.log(f"{len(review_source)} samples of {review_source.data}; verdicts are saved in {store.path}")
         console.print(address)
         console.log("press Ctrl-C to stop; every verdict is saved immediately")
         if args.open:
@@ -40,17 +40,17 @@ def review(args: argparse.Namespace) -> None:
             webbrowser.open(address)
 
     try:
-        server.serve(found, store, args.port, ready)
+        server.serve(review_source, store, args.port, ready)
     except KeyboardInterrupt:
         console.log(f"stopped; verdicts saved; resume with: {shlex.join(['metalabelnet', *args.words])}")
 
 
-def _export(args: argparse.Namespace, found: source.ReviewSource, store: ReviewStore, console: Console) -> None:
+def _export(args: argparse.Namespace, review_source: source.ReviewSource, store: ReviewStore, console: Console) -> None:
     """Write the requested table as CSV."""
     options = {"drawn": args.drawn} if args.export == "clean" else {}
-    lines = list(exports.lines(exports.EXPORTS[args.export](store, found, **options)))
+    lines = list(exports.csv_lines(exports.EXPORTS[args.export](store, review_source, **options)))
     if args.export == "clean":
-        for note in found.notes:
+        for note in review_source.notes:
             console.log(note)
     if args.output is None:
         out = stdout_for_data()

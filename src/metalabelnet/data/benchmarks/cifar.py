@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from metalabelnet.data.benchmarks.download import Progress
+    from metalabelnet.data.benchmarks.download import ProgressCallback
 
 BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
@@ -87,7 +87,7 @@ CIFAR100 = CifarFiles(
 )
 
 
-def read(published: CifarFiles, folder: Path | None = None, progress: Progress | None = None) -> DataSet:
+def read(published: CifarFiles, folder: Path | None = None, on_download: ProgressCallback | None = None) -> DataSet:
     """Return 50,000 training and 10,000 test images as uint8 (N, 3, 32, 32).
 
     They are read from the first of these that is in the folder: the .npz file (cifar10.npz), the folder of batches, the
@@ -101,7 +101,7 @@ def read(published: CifarFiles, folder: Path | None = None, progress: Progress |
         return _read_pickles(_read_folder(batches, published), published, batches)
     if not archive.is_file():
         try:
-            fetch(BASE_URL + published.archive, archive, published.archive_md5, progress)
+            fetch(BASE_URL + published.archive, archive, published.archive_md5, on_download)
         except InputError as error:
             names = f"{arrays.name}, {batches.name} or {archive.name}"
             raise InputError(f"{published.name}: {root} has no {names}, and {error}") from error

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "digits.npz"
 CLASSES = tuple(str(digit) for digit in range(10))
-SHA256 = (
-    "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"  # of images and labels
-)
+SHA256 = "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"  # of images and labels
 
 
 def read(folder: Path | None = None) -> DataSet:

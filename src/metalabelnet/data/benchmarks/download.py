@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from metalabelnet.errors import InputError
 
-Progress = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Progress callback: called with a name, the bytes or samples done, and their total (0: unknown)."""
 
 FOLDER_VARIABLE = "METALABELNET_DATA"
@@ -34,7 +34,7 @@ def md5_of(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
+def fetch(url: str, target: Path, md5: str, on_download: ProgressCallback | None = None) -> None:
     """Download to `target`, which exists afterwards only if its content has that MD5 digest.
 
     The content is written to a temporary file with a unique name, which is renamed when it is complete. An interrupted
@@ -45,7 +45,7 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
     folder_existed = target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        got = _stream(url, partial, progress)
+        got = _stream(url, partial, on_download)
         if got != md5:
             raise InputError(f"{url}: the download has MD5 {got}, not {md5}, and was discarded; try again, or {remedy}")
         partial.replace(target)
@@ -61,7 +61,7 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
                 target.parent.rmdir()
 
 
-def _stream(url: str, partial: Path, progress: Progress | None) -> str:
+def _stream(url: str, partial: Path, on_download: ProgressCallback | None) -> str:
     """Download to a file and return its MD5 digest."""
     digest, done = hashlib.md5(usedforsecurity=False), 0
     what = url.rsplit("/", 1)[-1]
@@ -72,8 +72,8 @@ def _stream(url: str, partial: Path, progress: Progress | None) -> str:
             file.write(chunk)
             digest.update(chunk)
             done += len(chunk)
-            if progress is not None:
-                progress(what, done, total)
+            if on_download is not None:
+                on_download(what, done, total)
     if done < total:
         raise ConnectionError(f"interrupted after {done} of {total} bytes")
     return digest.hexdigest()

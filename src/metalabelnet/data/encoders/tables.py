@@ -48,8 +48,8 @@ class TableEncoder(Encoder):
     Parameters
     ----------
     column_configs : list of dict
-        Per column its name, and either the values of a category, or mean, deviation, missing-value indicator (`gaps`)
-        and number format (`form`).
+        Per column its `name`, and either the `values` of a category, or `mean`, `deviation`, `missing_indicator`
+        (whether it has one) and `number_format` (if it is not 1234.5).
     """
 
     kind = "table"
@@ -157,15 +157,15 @@ def _fit_column(name: str, cells: Sequence[str]) -> dict[str, Any]:
             f"column {name!r} has numbers up to {float(values.abs().max()):g}, too large to standardize; repair them, "
             "or leave the column out with --features"
         )
-    config = {"name": name, "mean": mean, "deviation": deviation or 1.0, "gaps": len(present) < len(cells)}
-    return config if form == PLAIN else config | {"form": form}
+    config = {"name": name, "mean": mean, "deviation": deviation or 1.0, "missing_indicator": len(present) < len(cells)}
+    return config if form == PLAIN else config | {"number_format": form}
 
 
 def _encode_cell(config: dict[str, Any], cell: str) -> list[float]:
     missing = is_missing(cell)
     if "values" in config:
         return [float(not missing and cell == value) for value in config["values"]]
-    value = config["mean"] if missing else parse_number(cell, config.get("form", PLAIN))
+    value = config["mean"] if missing else parse_number(cell, config.get("number_format", PLAIN))
     if value is None or not math.isfinite(value):
         raise InputError(f"has {cell[:40]!r} in the numeric column {config['name']!r}")
     scaled = (value - config["mean"]) / config["deviation"]
@@ -173,8 +173,8 @@ def _encode_cell(config: dict[str, Any], cell: str) -> list[float]:
         raise InputError(
             f"has {cell[:40]!r} in the column {config['name']!r}, too far from its mean {config['mean']:g}"
         )
-    return [scaled, *([float(missing)] if config["gaps"] else [])]
+    return [scaled, *([float(missing)] if config["missing_indicator"] else [])]
 
 
 def _width(config: dict[str, Any]) -> int:
-    return len(config["values"]) if "values" in config else 1 + bool(config["gaps"])
+    return len(config["values"]) if "values" in config else 1 + bool(config["missing_indicator"])

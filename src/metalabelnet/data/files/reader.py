@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.data.benchmarks.download import Progress, data_folder
+from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
 from metalabelnet.data.disk_tensor import GIB, MIB, sample_memory_bytes
 from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images, tables
 from metalabelnet.data.files import clean_set, duplicates, listing, table_file
@@ -90,7 +90,9 @@ def is_folder_or_table(path: Path) -> bool:
     return path.is_dir() or table_file.is_table_file(path)
 
 
-def read(path: Path, options: ReadOptions, folder: Path | None = None, on_samples: Progress | None = None) -> DataSet:
+def read(
+    path: Path, options: ReadOptions, folder: Path | None = None, on_samples: ProgressCallback | None = None
+) -> DataSet:
     """Read the data set in a folder or a table.
 
     Parameters
@@ -123,7 +125,7 @@ def _read(
     path: Path,
     options: ReadOptions,
     folder: Path | None,
-    on_samples: Progress | None,
+    on_samples: ProgressCallback | None,
     notes: list[str],
     train: Listing,
     columns: Columns,
@@ -370,8 +372,8 @@ def _fit_encoder(
     if columns.kind == "table":
         encoder = TableEncoder.fit(columns.samples, items)
         configs = encoder.column_configs
-        for form in dict.fromkeys(config["form"] for config in configs if "form" in config):
-            names = [config["name"] for config in configs if config.get("form") == form]
+        for form in dict.fromkeys(config["number_format"] for config in configs if "number_format" in config):
+            names = [config["name"] for config in configs if config.get("number_format") == form]
             notes.append(f"numbers are written like {form} in {listing.shorten_list(names)}")
         return encoder
     if columns.kind == "text":

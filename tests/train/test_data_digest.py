@@ -1,4 +1,4 @@
-"""A run goes on with the data it was started with, wherever it lies, and with no other."""
+"""Resuming with changed data is rejected; where the data is stored makes no difference."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from tiny_data import CLASSES, folder_contents, table_samples, tiny_run, write_n
 X, Y = table_samples(80, seed=0)
 
 
-def begin(data: Path, folder: Path) -> Any:
+def start_and_stop(data: Path, folder: Path) -> Any:
     run = tiny_run(data, "cross-entropy", epochs=2, warmup=1)
     steps = iter(range(3))
     with pytest.raises(RunStopped):
@@ -36,14 +36,14 @@ def begin(data: Path, folder: Path) -> Any:
         {"classes": np.array([*CLASSES[:2], "renamed"])},
         {"x_test": table_samples(30, seed=2)[0]},
     ],
-    ids=["a row less", "a sample", "a label", "a class", "the test part"],
+    ids=["missing row", "sample", "label", "class name", "test part"],
 )
-def test_data_that_has_changed_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_resume_rejects_changed_data(changes: dict[str, Any], tmp_path: Path) -> None:
     data, folder = write_npz(tmp_path / "tiny.npz"), tmp_path / "run"
-    run = begin(data, folder)
+    run = start_and_stop(data, folder)
     before = folder_contents(folder)
     write_npz(data, **changes)
-    with pytest.raises(InputError, match="run: the data has changed since the run was started: bring it back") as error:
+    with pytest.raises(InputError, match="run: the data has changed since the run was started: restore it") as error:
         train(run, folder=folder, resume=True)
     assert "\n" not in str(error.value)
     assert folder_contents(folder) == before
@@ -52,66 +52,66 @@ def test_data_that_has_changed_is_refused(changes: dict[str, Any], tmp_path: Pat
     assert RunFolder(folder).finished
 
 
-def test_a_category_that_was_renamed_is_a_change(tmp_path: Path) -> None:
+def test_resume_rejects_changed_table_cells(tmp_path: Path) -> None:
     lines = [f"{k},{('red', 'blue')[k % 2]},{'ab'[k % 2]},{'yes' if k % 3 == 0 else ''}" for k in range(40)]
     data = tmp_path / "table.csv"
     data.write_text("\n".join(["size,color,label,checked", *lines]))
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "method": "cross-entropy",
         "clean_column": "checked",
         "epochs": 2,
         "warmup": 1,
         "device": "cpu",
     }
-    run = recipe(str(data), **how)
+    run = recipe(str(data), **settings)
     with pytest.raises(RunStopped):
         train(run, folder=tmp_path / "run", stop=lambda: True)
-    good = data.read_text()
+    original = data.read_text()
     for old, new in (("red", "green"), ("\n7,", "\n70,"), ("\n9,", "\n90,"), ("\n7,blue,b", "\n7,blue,a")):
-        data.write_text(good.replace(old, new))
+        data.write_text(original.replace(old, new))
         with pytest.raises(InputError, match="the data has changed"):
             train(run, folder=tmp_path / "run", resume=True)
-    data.write_text(good)
+    data.write_text(original)
     train(run, folder=tmp_path / "run", resume=True)
 
 
-def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+def test_run_folder_without_digest_can_be_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run = begin(write_npz(tmp_path / "tiny.npz"), folder)
-    about = json.loads((folder / "run.json").read_text())
-    del about["data_digest"]
-    (folder / "run.json").write_text(json.dumps(about))
+    run = start_and_stop(write_npz(tmp_path / "tiny.npz"), folder)
+    metadata = json.loads((folder / "run.json").read_text())
+    del metadata["data_digest"]
+    (folder / "run.json").write_text(json.dumps(metadata))
     train(run, folder=folder, resume=True)
     assert RunFolder(folder).finished
 
 
-def on_disk(problem: Problem, folder: Path) -> Problem:
+def move_to_disk(problem: Problem, folder: Path) -> Problem:
     x = problem.train.x
     stored = DiskTensor.empty(len(x), tuple(x.shape[1:]), x.dtype, folder)
     stored[0] = x  # type: ignore[assignment]
     return dataclasses.replace(problem, train=dataclasses.replace(problem.train, x=stored))
 
 
-@pytest.mark.parametrize("most", [data_digest.MOST, 300])
-def test_where_samples_lie_and_the_last_digits_of_a_mean_are_no_change(
-    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_bytes", [data_digest.MAX_DIGESTED_BYTES, 300])
+def test_digest_ignores_storage_and_rounding_of_encoded_values(
+    max_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_digest, "MOST", most)
+    monkeypatch.setattr(data_digest, "MAX_DIGESTED_BYTES", max_bytes)
     run = tiny_run(write_npz(tmp_path / "tiny.npz"))
     problem = prepare(run)
-    found = data_digest.digest(run, problem)
-    assert data_digest.digest(run, on_disk(problem, tmp_path)) == found
-    table = dataclasses.replace(problem, cells_digest="what was read")
-    found = data_digest.digest(run, table)
-    near = dataclasses.replace(problem.train, x=problem.train.x + 1e-6)
-    assert data_digest.digest(run, dataclasses.replace(table, train=near)) == found
-    assert data_digest.digest(run, dataclasses.replace(table, cells_digest="other cells")) != found
+    expected = data_digest.compute_data_digest(run, problem)
+    assert data_digest.compute_data_digest(run, move_to_disk(problem, tmp_path)) == expected
+    table = dataclasses.replace(problem, cells_digest="cells")
+    expected = data_digest.compute_data_digest(run, table)
+    rounded = dataclasses.replace(problem.train, x=problem.train.x + 1e-6)
+    assert data_digest.compute_data_digest(run, dataclasses.replace(table, train=rounded)) == expected
+    assert data_digest.compute_data_digest(run, dataclasses.replace(table, cells_digest="other cells")) != expected
 
 
-def test_labels_that_a_probe_has_spoilt_may_differ(tmp_path: Path) -> None:
+def test_digest_ignores_labels_of_the_noise_probe(tmp_path: Path) -> None:
     data = write_npz(tmp_path / "tiny.npz")
     problem = prepare(tiny_run(data))
     others = dataclasses.replace(problem, train=problem.train.with_given_labels(torch.zeros_like(problem.train.given)))
     for noise, differ in (("feature:0.4", False), ("uniform:0.4", True)):
         run = tiny_run(data, noise=noise)
-        assert (data_digest.digest(run, problem) != data_digest.digest(run, others)) == differ
+        assert (data_digest.compute_data_digest(run, problem) != data_digest.compute_data_digest(run, others)) == differ

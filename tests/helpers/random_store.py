@@ -1,4 +1,4 @@
-"""Samples made up for tests of the store, without data or a run behind them."""
+"""A review store with random samples, without data or a run."""
 
 import random
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from metalabelnet.review.source import SampleRow
 from metalabelnet.review.store import ReviewStore
 
 
-class Made:
-    """Stands in for a source: so many samples of some classes, everything about them random."""
+class RandomSource:
+    """Replaces a `ReviewSource`: samples with random labels and scores."""
 
     def __init__(self, count: int, classes: int = 3, seed: int = 0) -> None:
         self.count, self.fingerprint, self.ids_are_row_numbers = count, f"{count} {classes} {seed}", False
@@ -42,8 +42,8 @@ class Made:
         return iter(self.rows)
 
 
-def made_store(folder: Path, count: int = 60, **about: int) -> tuple[ReviewStore, Made]:
-    source = Made(count, **about)
+def random_store(folder: Path, count: int = 60, **options: int) -> tuple[ReviewStore, RandomSource]:
+    source = RandomSource(count, **options)
     store = ReviewStore(folder / "review.sqlite")
-    store.fill(source)  # type: ignore[arg-type]
+    store.import_samples(source)  # type: ignore[arg-type]
     return store, source

@@ -1,4 +1,4 @@
-"""Which epoch is the result: the clean rows to select on decide, never the test rows and never warm-up."""
+"""Epoch selection: by the validation rows, never by the test rows, never a warm-up epoch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,32 +17,32 @@ from metalabelnet.methods import METHODS, Method, MethodTraits
 from metalabelnet.train import Result, Run, RunFolder, train
 from tiny_data import BASIC_METHODS, table_samples, tiny_run, write_npz
 
-SELECT, TEST = 10, 20  # rows; the first column says to which part a row belongs
+VALIDATION_ROWS, TEST_ROWS = 10, 20  # the first column of a sample is its part
 
 
 class Scripted(Method):
-    """Learns nothing. In each epoch it gets as many rows right as the script says, with the script's certainty."""
+    """Is not trained. In each epoch it predicts as many rows correctly as the script says, with that margin."""
 
     traits = MethodTraits(summary="a script", reference="–")
     script: ClassVar[Sequence[tuple[int, int, float]]] = ()
 
     def __init__(self, task: Any, settings: Any) -> None:
         super().__init__(task, settings)
-        self.net.register_buffer("now", torch.tensor(0))
+        self.net.register_buffer("current_epoch", torch.tensor(0))
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        self.net.now.fill_(epoch)
+        self.net.current_epoch.fill_(epoch)
 
     def step(self, batch: Batch) -> Tensor:
         return torch.tensor(0.5)
 
     def logits(self, x: Tensor) -> Tensor:
-        on_select, on_test, certainty = self.script[int(self.net.now)]
+        on_validation, on_test, margin = self.script[int(self.net.current_epoch)]
         part, number, label = x[:, 0], x[:, 1], x[:, 2].long()
-        right = number < torch.where(part == 1, on_select, torch.where(part == 2, on_test, 0))
-        answer = torch.where(right, label, (label + 1) % 3)
-        return certainty * torch.nn.functional.one_hot(answer, 3).float()
+        correct = number < torch.where(part == 1, on_validation, torch.where(part == 2, on_test, 0))
+        predicted = torch.where(correct, label, (label + 1) % 3)
+        return margin * torch.nn.functional.one_hot(predicted, 3).float()
 
 
 def part(number: int, count: int) -> Rows:
@@ -51,7 +51,7 @@ def part(number: int, count: int) -> Rows:
     return make_rows(x, labels, true=labels, classes=("a", "b", "c"), what="part")
 
 
-def play(
+def run_script(
     script: list[tuple[int, int, float]],
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -59,54 +59,58 @@ def play(
     has_warmup: bool = False,
     clean_from: int | None = None,
 ) -> Result:
-    """Run a script of (right on the rows to select on, right on the test rows, certainty), an epoch each."""
+    """Run a script of (correct validation rows, correct test rows, margin), one entry per epoch."""
     traits = dataclasses.replace(Scripted.traits, has_warmup=has_warmup)
-    method = type("Scene", (Scripted,), {"script": script, "traits": traits, "clean_from": clean_from})
+    method = type("ScriptedRun", (Scripted,), {"script": script, "traits": traits, "clean_from": clean_from})
     monkeypatch.setitem(METHODS, "scripted", method)
     run = Run(data="digits", method="scripted", epochs=len(script), warmup=2, protocol=protocol, batch_size=4)
-    clean, select = part(0, 12), part(1, SELECT)
-    return train(
-        run, problem=Problem(train=part(0, 12), clean=clean, validation=select, test=part(2, TEST), noise_rate=0.0)
+    problem = Problem(
+        train=part(0, 12),
+        clean=part(0, 12),
+        validation=part(1, VALIDATION_ROWS),
+        test=part(2, TEST_ROWS),
+        noise_rate=0.0,
     )
+    return train(run, problem=problem)
 
 
-def test_the_rows_to_select_on_decide_and_not_the_test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = play([(5, 20, 1), (8, 4, 1), (7, 19, 1)], monkeypatch)
+def test_validation_rows_select_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_script([(5, 20, 1), (8, 4, 1), (7, 19, 1)], monkeypatch)
     assert result.summary["selected_epoch"] == 1
     assert result.summary["clean_accuracy"] == 80.0
     assert result.summary["test_accuracy"] == 20.0
     assert result.summary["test_accuracy_last"] == 95.0
-    assert int(result.method.model_state_dict()["net.now"]) == 1  # and the networks are that epoch's
+    assert int(result.method.model_state_dict()["net.current_epoch"]) == 1  # weights of that epoch
 
 
-def test_a_tie_goes_to_the_lower_loss_and_then_to_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With eight of ten right the loss is lowest near a certainty of two."""
-    result = play([(8, 1, 0.5), (8, 2, 2.0), (8, 3, 9.0), (8, 4, 2.0)], monkeypatch)
+def test_ties_are_broken_by_loss_and_then_by_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With eight of ten correct, the loss is lowest near a margin of two."""
+    result = run_script([(8, 1, 0.5), (8, 2, 2.0), (8, 3, 9.0), (8, 4, 2.0)], monkeypatch)
     losses = [line["clean_loss"] for line in result.history]
     assert losses[1] == losses[3] == min(losses) < max(losses)
     assert result.summary["selected_epoch"] == 1
 
 
 @pytest.mark.parametrize(("has_warmup", "selected"), [(True, 3), (False, 0)])
-def test_warm_up_is_never_the_result(has_warmup: bool, selected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_is_never_selected(has_warmup: bool, selected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     script = [(10, 20, 1), (9, 20, 1), (2, 5, 1), (3, 5, 1)]
-    assert play(script, monkeypatch, has_warmup=has_warmup).summary["selected_epoch"] == selected
+    assert run_script(script, monkeypatch, has_warmup=has_warmup).summary["selected_epoch"] == selected
 
 
 @pytest.mark.parametrize(
     ("protocol", "learns", "selected"),
     [("paper", True, 3), ("paper", False, 2), ("default", True, 2), ("default", False, 2)],
 )
-def test_under_the_papers_protocol_what_learns_from_the_clean_rows_reports_its_last_epoch(
+def test_paper_protocol_selects_the_last_epoch_if_trained_on_clean_rows(
     protocol: str, learns: bool, selected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = [(3, 1, 1), (4, 1, 1), (9, 1, 1), (5, 1, 1)]
-    result = play(script, monkeypatch, protocol=protocol, clean_from=0 if learns else None)
+    result = run_script(script, monkeypatch, protocol=protocol, clean_from=0 if learns else None)
     assert result.summary["selected_epoch"] == selected
 
 
 @pytest.mark.parametrize("method", BASIC_METHODS)
-def test_the_papers_protocol_with_the_real_methods(method: str, tmp_path: Path) -> None:
+def test_paper_protocol_with_real_methods(method: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), method, protocol="paper", epochs=7, lr=0.3, lr_milestones=())
     result = train(run)
     if method in ("clean-only", "fine-tune"):
@@ -121,8 +125,8 @@ def test_the_papers_protocol_with_the_real_methods(method: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("protocol", ["default", "paper"])
 @pytest.mark.parametrize("method", BASIC_METHODS)
-def test_the_test_rows_decide_nothing(method: str, protocol: str, tmp_path: Path) -> None:
-    """With the test labels shuffled, and without test rows that mean anything, the model is the same to the byte."""
+def test_test_rows_do_not_change_the_model(method: str, protocol: str, tmp_path: Path) -> None:
+    """The model has the same bytes with shuffled test labels and with zeros as test samples."""
     x_test, y_test = table_samples(30, seed=1)
     shuffled = np.random.default_rng(3).permutation(y_test)
     models, accuracies = [], []
@@ -136,8 +140,8 @@ def test_the_test_rows_decide_nothing(method: str, protocol: str, tmp_path: Path
     assert accuracies[0] != accuracies[1]
 
 
-def test_without_test_rows_there_is_still_a_result(tmp_path: Path) -> None:
-    """Where no truth is known but that of the clean rows, nothing can be measured, and the rest comes out."""
+def test_summary_without_test_rows(tmp_path: Path) -> None:
+    """Without true labels other than the clean ones, test metrics are None."""
     x_clean, y_clean = table_samples(18, seed=5)
     data = write_npz(tmp_path / "mine.npz", x_test=None, y_test=None, x_clean=x_clean, y_clean=y_clean)
     summary = train(tiny_run(data, noise="none")).summary

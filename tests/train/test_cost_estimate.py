@@ -1,4 +1,4 @@
-"""The estimate before training: rough, and right in what it depends on."""
+"""The cost estimate: what time and memory depend on, and its format."""
 
 from dataclasses import replace
 
@@ -8,25 +8,24 @@ from metalabelnet.train.cost_estimate import CostEstimate, estimate_cost
 from small_runs import small_problem, small_run
 
 
-def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_scales_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(
-        "metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks))
-    )  # a step: half a second
+    # Two timed steps take one tick: half a second each.
+    monkeypatch.setattr("metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks)))
     problem, run = small_problem(), small_run("cross-entropy")
     plain = estimate_cost(run, problem)
     assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches
     assert estimate_cost(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
     assert estimate_cost(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
-    recorded = replace(run, engine="recorded")
-    assert estimate_cost(recorded, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
-    assert estimate_cost(replace(recorded, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
+    compiled = replace(run, execution="compiled")
+    assert estimate_cost(compiled, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
+    assert estimate_cost(replace(compiled, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
     assert estimate_cost(replace(run, method="metalabelnet"), problem).bytes > 2 * plain.bytes
     assert estimate_cost(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
 
 
 @pytest.mark.parametrize(
-    ("seconds", "size", "said"),
+    ("seconds", "size", "text"),
     [
         (0.2, 10, "about 1 s and 1 MiB"),
         (59, 43 << 20, "about 59 s and 43 MiB"),
@@ -34,5 +33,5 @@ def test_what_time_and_memory_depend_on(monkeypatch: pytest.MonkeyPatch) -> None
         (7300, 567 << 20, "about 3 h and 570 MiB"),
     ],
 )
-def test_it_promises_no_digits_it_does_not_have(seconds: float, size: int, said: str) -> None:
-    assert str(CostEstimate(seconds=seconds, bytes=size)) == said
+def test_format_has_few_digits(seconds: float, size: int, text: str) -> None:
+    assert str(CostEstimate(seconds=seconds, bytes=size)) == text

@@ -1,4 +1,4 @@
-"""From settings to rows: the noise asked for, the same for every method, and clean rows held out."""
+"""Preparing rows: noise, removed labels, held-out clean rows, feature-dependent noise."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.train import prepare as prepare_module
 from metalabelnet.train import recipe, train
 from metalabelnet.train.noise_probe import log_probabilities
-from metalabelnet.train.prepare import select_device, prepare
+from metalabelnet.train.prepare import prepare, select_device
 from metalabelnet.train.settings import Run
 from tiny_data import BASIC_METHODS, table_samples, tiny_run, write_npz
 
@@ -35,30 +35,30 @@ def same_problem(a: Problem, b: Problem) -> bool:
     return all(same_rows(getattr(a, part), getattr(b, part)) for part in ("train", "clean", "validation", "test"))
 
 
-def flips(rows: Rows) -> Tensor:
-    """The labels that wrong rows were given."""
+def flipped_labels(rows: Rows) -> Tensor:
+    """Return the given labels that are wrong."""
     return rows.given[(rows.given != rows.true) & (rows.given != UNLABELED)]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("kind", ["uniform", "class"])
-def test_the_noise_reached_is_the_noise_asked_for(kind: str, rate: float, tmp_path: Path) -> None:
+def test_noise_rate_is_exact(kind: str, rate: float, tmp_path: Path) -> None:
     x, y = table_samples(318, seed=0)
     file = write_npz(tmp_path / "more.npz", x_train=x, y_train=y)
     problem = prepare(tiny_run(file, noise=f"{kind}:{rate}", unlabeled=0))
     assert len(problem.train) == 300
     assert problem.noise_rate == pytest.approx(rate, abs=1e-12)
-    assert len(flips(problem.train)) == round(300 * rate)
+    assert len(flipped_labels(problem.train)) == round(300 * rate)
 
 
-def test_every_method_has_the_same_problem(data: Path) -> None:
+def test_problem_does_not_depend_on_method(data: Path) -> None:
     first, *others = (prepare(tiny_run(data, method, epochs=9, lr=0.7)) for method in BASIC_METHODS)
     assert all(same_problem(first, other) for other in others)
     assert same_problem(first, prepare(tiny_run(data)))
     assert not same_problem(first, prepare(tiny_run(data, seed=1)))
 
 
-def test_so_many_labels_are_removed_and_no_sample(data: Path) -> None:
+def test_unlabeled_removes_labels_and_keeps_samples(data: Path) -> None:
     all_labeled, some = prepare(tiny_run(data, unlabeled=0)), prepare(tiny_run(data, unlabeled=14))
     removed = some.train.given == UNLABELED
     assert int(removed.sum()) == 14
@@ -66,48 +66,50 @@ def test_so_many_labels_are_removed_and_no_sample(data: Path) -> None:
     assert torch.equal(some.train.given[~removed], all_labeled.train.given[~removed])
     assert torch.equal(some.train.x, all_labeled.train.x)
     wrong = some.train.given[~removed] != some.train.true[~removed]
-    assert some.noise_rate == pytest.approx(float(wrong.float().mean()))  # of the labels that are left
+    assert some.noise_rate == pytest.approx(float(wrong.float().mean()))  # of the remaining labels
     assert some.noise_rate != all_labeled.noise_rate
 
 
-def test_the_default_protocol_holds_a_fifth_out(data: Path) -> None:
-    """Every part from other rows, and the two clean parts together are the clean set of the paper's protocol."""
+def test_default_protocol_holds_out_a_fifth(data: Path) -> None:
+    """Parts are disjoint, and both clean parts together are the clean set of the paper's protocol."""
     default, paper = prepare(tiny_run(data, clean=30)), prepare(tiny_run(data, clean=30, protocol="paper"))
     assert (len(default.clean), len(default.validation), len(default.train)) == (24, 6, 50)
     assert torch.bincount(default.validation.true).tolist() == [2, 2, 2]
     parts = [set(part.index.tolist()) for part in (default.train, default.clean, default.validation)]
     assert set.union(*parts) == set(range(80))
     assert sum(map(len, parts)) == 80
-    assert not paper.holds_out and paper.validation is paper.clean
+    assert default.holds_out
+    assert not paper.holds_out
+    assert paper.validation is paper.clean
     assert set(paper.clean.index.tolist()) == parts[1] | parts[2]
     assert same_rows(default.train, paper.train)
 
 
-def test_too_few_clean_rows_to_hold_some_out_say_so(data: Path) -> None:
-    with pytest.raises(InputError, match=r"none can be held out .* or use --protocol paper"):
+def test_too_few_clean_rows_to_hold_out_are_rejected(data: Path) -> None:
+    with pytest.raises(InputError, match=r"too small to hold out samples .* or use --protocol paper"):
         prepare(tiny_run(data, clean=3))
     assert len(prepare(tiny_run(data, clean=3, protocol="paper")).clean) == 3
 
 
-def test_clean_rows_are_clean(data: Path) -> None:
+def test_clean_rows_have_true_labels(data: Path) -> None:
     problem = prepare(tiny_run(data, noise="uniform:0.9"))
     true_label = torch.from_numpy(table_samples(80, seed=0)[1])
     for rows in (problem.clean, problem.validation):
         assert torch.equal(rows.true, true_label[rows.index])
 
 
-class TestLabelsGivenToTheCleanRows:
-    """Where the noise came with the data, a clean row has an untrusted label too, from which noise can be counted."""
+class TestGivenLabelsOfCleanRows:
+    """Where noise comes with the data, clean rows keep their given label, which shows the noise rate."""
 
     true_label = table_samples(80, seed=0)[1]
     noisy = (true_label + (np.arange(80) % 4 == 0)) % 3
 
-    def test_noise_made_here_is_made_for_the_training_rows_alone(self, data: Path) -> None:
+    def test_generated_noise_is_for_training_rows_only(self, data: Path) -> None:
         for noise in ("uniform:0.4", "class:0.4"):
             problem = prepare(tiny_run(data, noise=noise))
             assert set(problem.clean.given.tolist()) == set(problem.validation.given.tolist()) == {UNLABELED}
 
-    def test_labels_that_came_with_the_data_stay(self, tmp_path: Path) -> None:
+    def test_labels_of_the_data_stay(self, tmp_path: Path) -> None:
         file = write_npz(tmp_path / "noisy.npz", y_train=self.noisy, true_train=self.true_label)
         problem = prepare(tiny_run(file, noise="none"))
         for rows in (problem.train, problem.clean, problem.validation):
@@ -117,7 +119,7 @@ class TestLabelsGivenToTheCleanRows:
         assert (problem.clean.given != UNLABELED).all()
         assert (problem.clean.given != problem.clean.true).any()
 
-    def test_labels_from_a_file_are_looked_up(self, data: Path, tmp_path: Path) -> None:
+    def test_labels_from_a_noise_file(self, data: Path, tmp_path: Path) -> None:
         np.save(tmp_path / "people.npy", self.noisy)
         problem = prepare(tiny_run(data, noise=f"file:{tmp_path / 'people.npy'}", unlabeled=0))
         for rows in (problem.train, problem.clean, problem.validation):
@@ -125,7 +127,7 @@ class TestLabelsGivenToTheCleanRows:
         wrong = (self.noisy != self.true_label)[problem.train.index]
         assert problem.noise_rate == pytest.approx(wrong.mean())
 
-    def test_a_clean_part_of_its_own_has_none(self, tmp_path: Path) -> None:
+    def test_separate_clean_part_has_none(self, tmp_path: Path) -> None:
         x, y = table_samples(30, seed=7)
         file = write_npz(tmp_path / "own.npz", x_clean=x, y_clean=y)
         problem = prepare(tiny_run(file, noise="none"))
@@ -134,7 +136,7 @@ class TestLabelsGivenToTheCleanRows:
         assert np.isnan(problem.noise_rate)
 
 
-def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
+def test_noise_rate_of_labels_of_the_data(tmp_path: Path) -> None:
     true_label = table_samples(80, seed=0)[1]
     noisy = np.where(np.arange(80) % 5 == 0, (true_label + 1) % 3, true_label)
     file = write_npz(tmp_path / "noisy.npz", y_train=noisy, true_train=true_label)
@@ -143,32 +145,32 @@ def test_labels_that_came_with_the_data_count_as_noise(tmp_path: Path) -> None:
     assert problem.noise_rate == pytest.approx(wrong.mean())
 
 
-def test_nothing_labeled_is_refused(tmp_path: Path) -> None:
+def test_fewer_than_two_labels_are_rejected(tmp_path: Path) -> None:
     x, y = table_samples(30, seed=7)
     file = write_npz(tmp_path / "bare.npz", y_train=np.full(80, -1), x_clean=x, y_clean=y)
-    with pytest.raises(InputError, match="no training row has a label"):
+    with pytest.raises(InputError, match="0 training samples have a label: training needs at least 2"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
     few = np.where(np.arange(80) < 1, 0, -1)
     file = write_npz(tmp_path / "one.npz", y_train=few, x_clean=x, y_clean=y)
-    with pytest.raises(InputError, match="one training row has a label: the classifier's first epochs need two"):
+    with pytest.raises(InputError, match="1 training samples have a label: training needs at least 2"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
 
 
-def test_augmentation_of_a_table_is_refused(data: Path) -> None:
+def test_augmentation_of_a_table_is_rejected(data: Path) -> None:
     with pytest.raises(InputError, match="is for images"):
         prepare(tiny_run(data, augment="flip-crop"))
 
 
 @pytest.mark.parametrize("device", ["meta", "nowhere", "cpu:x"])
-def test_a_device_that_cannot_compute_is_refused(device: str) -> None:
+def test_unusable_device_is_rejected(device: str) -> None:
     with pytest.raises(InputError, match=f"device '{device}' cannot be used") as error:
         select_device(Run(device=device))
     assert "\n" not in str(error.value)
 
 
-def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a card")
+        pytest.skip("there is a GPU")
     with pytest.raises(InputError, match="device 'cuda' cannot be used"):
         select_device(Run(device="cuda"))
     assert select_device(Run(device="auto")).type == "cpu"
@@ -179,35 +181,35 @@ def test_a_card_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def probe() -> dict[str, Any]:
-    """The answer of the probe on digits, asked once: it depends on the data and the seed alone."""
+    """Log-probabilities of the probe on digits, computed once: they depend on the data and the seed only."""
     pytest.importorskip("sklearn")
-    answers: dict[str, Any] = {}
+    cached: dict[str, Any] = {}
 
-    def ask(net: Any, rows: Rows, **how: Any) -> Tensor:
-        if "scores" not in answers:
-            answers["scores"] = log_probabilities(net, rows, **how)
-            answers["true"] = rows.true
-        return answers["scores"]
+    def probe_once(net: Any, rows: Rows, **options: Any) -> Tensor:
+        if "scores" not in cached:
+            cached["scores"] = log_probabilities(net, rows, **options)
+            cached["true"] = rows.true
+        return cached["scores"]
 
-    answers["ask"] = ask
-    return answers
+    cached["probe_once"] = probe_once
+    return cached
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.6, 0.8])
 def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rate is exact, and no class draws the flips to itself as truck does in the published array."""
-    monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
+    """The rate is exact, and no class receives most flips, as truck does in the published array."""
+    monkeypatch.setattr(prepare_module, "log_probabilities", probe["probe_once"])
     problem = prepare(recipe("digits", noise=f"feature:{rate}", clean=100, device="cpu"))
     n = len(problem.train)
     assert n == 1197
     assert problem.noise_rate == pytest.approx(int(n * rate + 1e-9) / n, abs=1e-12)
-    received = torch.bincount(flips(problem.train), minlength=10)
+    received = torch.bincount(flipped_labels(problem.train), minlength=10)
     assert int(received.max()) <= received.sum() / 3
     assert int((received > 0).sum()) == 10
 
 
-def test_the_probe_has_learned_and_has_no_ties(probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "log_probabilities", probe["ask"])
+def test_probe_is_accurate_and_has_no_ties(probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module, "log_probabilities", probe["probe_once"])
     prepare(recipe("digits", noise="feature:0.2", clean=100, device="cpu"))
     scores, true = probe["scores"], probe["true"]
     assert scores.dtype == torch.float64
@@ -216,57 +218,56 @@ def test_the_probe_has_learned_and_has_no_ties(probe: dict[str, Any], monkeypatc
     assert len(second.unique()) > 0.99 * len(second)
 
 
-def test_runs_that_share_a_reading_share_the_probe(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other methods and noise rates have the same; another seed has its own, and so has other data."""
-    asked = []
+def test_runs_with_one_read_cache_share_the_probe(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods and noise rates share a probe; another seed or other data has its own."""
+    calls = []
 
-    def ask(*args: Any, **how: Any) -> Tensor:
-        asked.append(how["seed"])
-        return log_probabilities(*args, **how)
+    def probe_once(*args: Any, **options: Any) -> Tensor:
+        calls.append(options["seed"])
+        return log_probabilities(*args, **options)
 
-    monkeypatch.setattr(prepare_module, "log_probabilities", ask)
+    monkeypatch.setattr(prepare_module, "log_probabilities", probe_once)
     read_cache = ReadCache()
     changes = ({"noise": "feature:0.4"}, {"noise": "feature:0.2", "method": "fine-tune"}, {"seed": 1})
     runs = [tiny_run(data, **{"noise": "feature:0.4", **change}) for change in changes]
     shared = [prepare(run, read_cache=read_cache) for run in runs]
-    assert asked == [0, 1]
+    assert calls == [0, 1]
     assert all(same_problem(one, prepare(run)) for one, run in zip(shared, runs, strict=True))
     other = data.with_name("other.npz")
     other.write_bytes(data.read_bytes())
-    asked.clear()
+    calls.clear()
     prepare(tiny_run(other, noise="feature:0.4"), read_cache=read_cache)
-    assert asked == [0]
+    assert calls == [0]
 
 
-def test_the_probe_tells_how_far_it_is_and_stops_when_asked(data: Path, tmp_path: Path) -> None:
-    """On large data it trains for longer than a person waits."""
-    told: list[tuple[str, int, int]] = []
+def test_probe_reports_progress_and_can_be_stopped(data: Path, tmp_path: Path) -> None:
+    reports: list[tuple[str, int, int]] = []
     run = tiny_run(data, noise="feature:0.4")
-    prepare(run, on_samples=lambda *come: told.append(come))
-    steps = [come for come in told if come[0] == "network behind the noise"]
+    prepare(run, on_samples=lambda *report: reports.append(report))
+    steps = [report for report in reports if report[0] == "network for feature-dependent noise"]
     assert len(steps) == 12
     assert steps[0][1:] == (64, 768)
     assert steps[-1][1:] == (768, 768)
-    asked: list[None] = []
+    calls: list[None] = []
 
     def stop() -> bool:
-        asked.append(None)
-        return len(asked) == 3
+        calls.append(None)
+        return len(calls) == 3
 
-    with pytest.raises(RunStopped, match="the network behind the noise will begin anew"):
+    with pytest.raises(RunStopped, match="the network for feature-dependent noise is trained again on resume"):
         train(run, folder=tmp_path / "run", stop=stop)
-    assert len(asked) == 3
+    assert len(calls) == 3
     assert not (tmp_path / "run").exists()
     train(run, folder=tmp_path / "run", resume=True)
 
 
 @pytest.mark.gpu
-def test_a_card_makes_the_same_noise_each_time(data: Path) -> None:
+def test_probe_is_deterministic_on_gpu(data: Path) -> None:
     first, second = (prepare(tiny_run(data, noise="feature:0.4", device="cuda")) for _ in range(2))
     assert torch.equal(first.train.given, second.train.given)
 
 
-def test_the_probe_is_the_same_each_time(data: Path) -> None:
+def test_probe_is_deterministic(data: Path) -> None:
     again = ({}, {}, {"method": "fine-tune"})
     runs = [prepare(tiny_run(data, noise="feature:0.4", unlabeled=0, **changes)) for changes in again]
     assert same_problem(runs[0], runs[1])
@@ -274,8 +275,8 @@ def test_the_probe_is_the_same_each_time(data: Path) -> None:
     assert runs[0].noise_rate == int(62 * 0.4) / 62
 
 
-def test_probabilities_from_a_file_are_those_of_the_samples_by_number(data: Path, tmp_path: Path) -> None:
-    """A file that is sure of one wrong class for the first rows of the data, and of the truth for all others."""
+def test_noise_probabilities_are_looked_up_by_index(data: Path, tmp_path: Path) -> None:
+    """The file favors a wrong class for the first rows, and the true class for all others."""
     true_label = table_samples(80, seed=0)[1]
     p = np.full((80, 3), 0.01)
     p[np.arange(80), true_label] = 0.9
@@ -290,7 +291,7 @@ def test_probabilities_from_a_file_are_those_of_the_samples_by_number(data: Path
     assert torch.equal(train.given[wrong], (train.true[wrong] + 2) % 3)
 
 
-def test_probabilities_of_another_shape_are_refused(data: Path, tmp_path: Path) -> None:
+def test_noise_probabilities_of_another_shape_are_rejected(data: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", np.ones((62, 3)))
     run = tiny_run(data, noise="feature:0.1", noise_probs=str(tmp_path / "p.npy"))
     with pytest.raises(InputError, match="the data has 80 samples"):
@@ -299,8 +300,8 @@ def test_probabilities_of_another_shape_are_refused(data: Path, tmp_path: Path) 
         prepare(dataclasses.replace(run, noise_probs=str(tmp_path / "q.npy")))
 
 
-def test_a_card_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are captured on the current card: on another one than the run's they would replay nothing."""
+def test_named_gpu_becomes_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA graphs are captured on the current device."""
     current: list[torch.device] = []
     monkeypatch.setattr("torch.zeros", lambda *_, **__: torch.tensor(0.0))
     monkeypatch.setattr("torch.cuda.set_device", current.append)

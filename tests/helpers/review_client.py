@@ -1,4 +1,4 @@
-"""A page as a browser sees it, without one: Starlette's test client, with the cookie and the Origin of the page."""
+"""The review page without a browser: Starlette's test client with the cookie and Origin of the page."""
 
 import re
 from dataclasses import dataclass
@@ -18,11 +18,13 @@ TOKEN = "a-token-nobody-guesses"
 
 
 @dataclass
-class Served:
+class ReviewClient:
+    """A review page with a client that has its cookie and a stranger that has not."""
+
     source: ReviewSource
     store: ReviewStore
-    client: TestClient  # one that has opened the address with the token
-    stranger: TestClient  # one that has not
+    client: TestClient
+    stranger: TestClient
 
     def get(self, address: str, **more: Any) -> Any:
         return self.client.get(address, follow_redirects=False, **more)
@@ -37,28 +39,28 @@ class Served:
         return self.rows("n = ?", n)[0]
 
     def current_verdicts(self) -> dict[int, tuple[str, int | None]]:
-        asked = "SELECT n, kind, label FROM current_verdicts"
-        return {row["n"]: (row["kind"], row["label"]) for row in self.store.connection().execute(asked)}
+        query = "SELECT n, kind, label FROM current_verdicts"
+        return {row["n"]: (row["kind"], row["label"]) for row in self.store.connection().execute(query)}
 
 
-def serve(
-    where: str | Path, *, data: str | None = None, clean: str | None = None, db: Path | None = None, **read_options: str
-) -> Served:
-    source = sources.of(str(where), ReadOptions(**read_options), data=data, clean=clean)
+def open_review(
+    path: str | Path, *, data: str | None = None, clean: str | None = None, db: Path | None = None, **read_options: str
+) -> ReviewClient:
+    source = sources.open_source(str(path), ReadOptions(**read_options), data=data, clean=clean)
     store = ReviewStore(db or source.database)
-    store.fill(source)
+    store.import_samples(source)
     app = ReviewApp(source, store).guarded(5000, TOKEN)
-    known, stranger = (TestClient(app, base_url=HOST) for _ in range(2))
-    assert known.get(f"/?token={TOKEN}").status_code == 200
-    return Served(source=source, store=store, client=known, stranger=stranger)
+    client, stranger = (TestClient(app, base_url=HOST) for _ in range(2))
+    assert client.get(f"/?token={TOKEN}").status_code == 200
+    return ReviewClient(source=source, store=store, client=client, stranger=stranger)
 
 
-def cards(html: str) -> list[int]:
+def sample_numbers(html: str) -> list[int]:
     """The numbers of the samples on a page, in order."""
     return [int(n) for n in re.findall(r'<article class="card[^"]*" id="s(\d+)"', html)]
 
 
-def field(html: str, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]*)"', html)
-    assert found, name
-    return found[1]
+def form_field(html: str, name: str) -> str:
+    match = re.search(rf'name="{name}" value="([^"]*)"', html)
+    assert match, name
+    return match[1]

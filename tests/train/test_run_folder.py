@@ -1,4 +1,4 @@
-"""A run folder is refused without being touched, and survives a full disk and a run that diverges."""
+"""Run folders: rejected without changes, and intact after a full disk or divergence."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ def stop_after(steps: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) -> None:
+def test_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) -> None:
     run, folder = tiny_run(data, "cross-entropy", epochs=2), tmp_path / "run"
     if finished:
         train(run, folder=folder)
@@ -38,7 +38,7 @@ def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) ->
         with pytest.raises(RunStopped):
             train(run, folder=folder, stop=stop_after(3))
     before = folder_contents(folder)
-    with pytest.raises(InputError, match="holds a run already: add --resume"):
+    with pytest.raises(InputError, match="already holds a run: resume it with --resume"):
         train(run, folder=folder)
     assert folder_contents(folder) == before
 
@@ -58,7 +58,7 @@ def test_a_run_is_not_overwritten(finished: bool, data: Path, tmp_path: Path) ->
         ("dtype", "float64"),
     ],
 )
-def test_other_settings_are_named_and_refused(name: str, value: Any, data: Path, tmp_path: Path) -> None:
+def test_resume_rejects_other_settings(name: str, value: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(RunStopped):
         train(tiny_run(data), folder=folder, stop=stop_after(2))
@@ -69,18 +69,18 @@ def test_other_settings_are_named_and_refused(name: str, value: Any, data: Path,
     assert folder_contents(folder) == before
 
 
-def test_a_folder_with_other_files_is_refused(data: Path, tmp_path: Path) -> None:
+def test_folder_with_other_files_is_rejected(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     (folder / "holiday.jpg").write_bytes(b"sun")
     before = folder_contents(folder)
     for resume in (False, True):
-        with pytest.raises(InputError, match="not empty and holds no run"):
+        with pytest.raises(InputError, match=r"is not empty and has no run\.json"):
             train(tiny_run(data), folder=folder, resume=resume)
     assert folder_contents(folder) == before
 
 
-def test_an_empty_folder_and_one_to_be_made_are_taken(data: Path, tmp_path: Path) -> None:
+def test_empty_and_missing_folders_are_accepted(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "not" / "yet" / "there"):
         train(tiny_run(data, "cross-entropy", epochs=1), folder=folder)
@@ -88,78 +88,78 @@ def test_an_empty_folder_and_one_to_be_made_are_taken(data: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("under", ["", "run", "deep/er"])
-def test_a_path_through_a_file_is_refused(under: str, data: Path, tmp_path: Path) -> None:
+def test_path_through_a_file_is_rejected(under: str, data: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(InputError, match="is a file: a run needs a folder"):
+    with pytest.raises(InputError, match="is a file: choose another folder"):
         train(tiny_run(data), folder=file / under)
     assert file.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+def test_read_only_folder_is_rejected_before_training(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    monkeypatch.setattr("metalabelnet.train.loop.prepare", lambda run: pytest.fail("it had begun"))
-    with pytest.raises(InputError, match="cannot be written to: choose another folder"):
+    monkeypatch.setattr("metalabelnet.train.loop.prepare", lambda run: pytest.fail("training has started"))
+    with pytest.raises(InputError, match="is not writable: choose another folder"):
         train(tiny_run(data), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["summary", "metrics"])
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ('{"epoch": 0', "cannot be read"),
-        ("{}", "is not what a run of this program writes"),
-        ("[1]", "is not what a run of this program writes"),
+        ("{}", "is not a file of a metalabelnet run"),
+        ("[1]", "is not a file of a metalabelnet run"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )
-def test_a_damaged_file_is_named(name: str, content: str | bytes, says: str, tmp_path: Path) -> None:
+def test_damaged_file_is_named(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / {"summary": "summary.json", "metrics": "metrics.jsonl"}[name]
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=f"{file} {says}") as error:
+    with pytest.raises(InputError, match=f"{file} {message}") as error:
         getattr(RunFolder(tmp_path), name)()
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
-        (None, "is not a run: there is no run.json in it"),
+        (None, "is not a run folder: it has no run.json"),
         ("{", "cannot be read"),
-        ("{}", "is not what a run of this program writes"),
-        ("[1]", "is not what a run of this program writes"),
+        ("{}", "is not a file of a metalabelnet run"),
+        ("[1]", "is not a file of a metalabelnet run"),
         (
             '{"run": {"speed": 3}, "classes": [], "shape": [], "own_net": null, "method_settings": {}}',
             "written by another version",
         ),
     ],
 )
-def test_what_is_no_run_says_so(content: str | None, says: str, tmp_path: Path) -> None:
+def test_folder_that_is_not_a_run_is_rejected(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         RunFolder(tmp_path).run()
-    if "version" not in says:
-        with pytest.raises(InputError, match=says):
+    if "version" not in message:
+        with pytest.raises(InputError, match=message):
             RunFolder(tmp_path).summary()
 
 
-def test_run_json_says_everything(data: Path, tmp_path: Path) -> None:
+def test_run_json_content(data: Path, tmp_path: Path) -> None:
     run = tiny_run(data, settings={"beta": 0.02})
     train(run, folder=tmp_path / "run")
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    metadata = json.loads((tmp_path / "run" / "run.json").read_text())
     assert RunFolder(tmp_path / "run").run() == run
-    assert about["classes"] == ["a", 'b, "c"', "ü – 文"]
-    assert about["shape"] == [4]
-    assert about["versions"]["torch"] == torch.__version__
-    known = {"run", "method_settings", "classes", "shape", "bytes", "own_net", "data_digest", "versions", "commit"}
-    assert set(about) == known
+    assert metadata["classes"] == ["a", 'b, "c"', "ü – 文"]
+    assert metadata["shape"] == [4]
+    assert metadata["versions"]["torch"] == torch.__version__
+    expected = {"run", "method_settings", "classes", "shape", "bytes", "own_net", "data_digest", "versions", "commit"}
+    assert set(metadata) == expected | {"executed"}
 
 
-def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:
+def test_summary_content(data: Path, tmp_path: Path) -> None:
     train(tiny_run(data), folder=tmp_path / "run")
     s = RunFolder(tmp_path / "run").summary()
     keys = (
@@ -179,33 +179,31 @@ def test_summary_has_what_is_promised(data: Path, tmp_path: Path) -> None:
 # A full disk
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the kernel has no full disk to offer")
-def test_a_full_disk_leaves_the_last_checkpoint(data: Path, tmp_path: Path) -> None:
-    """The kernel's own full disk stands where the next checkpoint is to be written."""
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_keeps_the_last_checkpoint(data: Path, tmp_path: Path) -> None:
+    """The temporary file of the next checkpoint is a link to /dev/full."""
     run, folder = tiny_run(data), tmp_path / "run"
-    train(run, folder=tmp_path / "alone")
+    train(run, folder=tmp_path / "uninterrupted")
     with pytest.raises(RunStopped):
         train(run, folder=folder, stop=stop_after(10))
     file = RunFolder(folder).checkpoint
     before = file.read_bytes()
-    beside = file.with_name(".state.pt.tmp")
-    beside.symlink_to("/dev/full")
+    temporary = file.with_name(".state.pt.tmp")
+    temporary.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as error:
         train(run, folder=folder, resume=True, checkpoint_seconds=0)
     assert error.value.errno == errno.ENOSPC
     assert error.value.filename == str(file)
-    assert not beside.is_symlink()
+    assert not temporary.is_symlink()
     assert file.read_bytes() == before
     train(run, folder=folder, resume=True)
-    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "uninterrupted")
 
 
 @pytest.mark.parametrize("full_at", ["run.json", "metrics.jsonl", "model.safetensors", "labels.csv", "summary.json"])
-def test_the_disk_may_be_full_at_any_file(
-    full_at: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_at_any_file(full_at: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, folder = tiny_run(data, "cross-entropy", epochs=2), tmp_path / "run"
-    train(run, folder=tmp_path / "alone")
+    train(run, folder=tmp_path / "uninterrupted")
     sync = os.fsync
 
     def fsync(handle: int) -> None:
@@ -221,10 +219,10 @@ def test_the_disk_may_be_full_at_any_file(
     assert not list(folder.rglob("*.tmp"))
     assert not RunFolder(folder).finished
     train(run, folder=folder, resume=True)
-    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "uninterrupted")
 
 
-# Numbers that are lost
+# Divergence
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -234,65 +232,89 @@ def tensors(value: Any) -> list[Tensor]:
     return [tensor for part in parts for tensor in tensors(part)]
 
 
-@pytest.mark.parametrize("spoilt", ["loss", "weight"])
-def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
-    spoilt: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("infinite", ["loss", "weight"])
+def test_divergence_keeps_the_last_checkpoint(
+    infinite: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = tiny_run(data, "cross-entropy", lr_milestones=(1,)), tmp_path / "run"
-    train(run, folder=tmp_path / "alone")
+    train(run, folder=tmp_path / "uninterrupted")
     step, steps = CrossEntropy.step, []
 
-    def spoil(self: CrossEntropy, batch: Batch) -> Tensor:
+    def diverging_step(self: CrossEntropy, batch: Batch) -> Tensor:
         loss = step(self, batch)
         steps.append(loss)
-        if len(steps) == 7 and spoilt == "weight":
+        if len(steps) == 7 and infinite == "weight":
             next(self.net.parameters()).data[0, 0] = torch.inf
-        return loss * torch.nan if len(steps) == 7 and spoilt == "loss" else loss
+        return loss * torch.nan if len(steps) == 7 and infinite == "loss" else loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(CrossEntropy, "step", spoil)
+        patch.setattr(CrossEntropy, "step", diverging_step)
         with pytest.raises(DivergenceError) as error:
             train(run, folder=folder, checkpoint_seconds=0)
-    said = str(error.value)
-    assert ("the loss is nan" if spoilt == "loss" else "a weight is not a number") in said
-    assert "at step 3 of epoch 1 with learning rate 0.005" in said
-    assert f"the last good checkpoint is {RunFolder(folder).checkpoint} (epoch 1, step 2)" in said
+    message = str(error.value)
+    assert ("the loss is nan" if infinite == "loss" else "a weight is not finite") in message
+    assert "at step 3 of epoch 1 with learning rate 0.005" in message
+    assert f"the last checkpoint is {RunFolder(folder).checkpoint} (epoch 1, step 2)" in message
     state = checkpoints.load(RunFolder(folder).checkpoint, torch.device("cpu"))
     assert (state["epoch"], state["step"]) == (1, 2)
     found = tensors(state)
     assert len(found) > 10
     assert all(torch.isfinite(tensor).all() for tensor in found)
     train(run, folder=folder, resume=True)
-    assert run_outputs(folder) == run_outputs(tmp_path / "alone")
+    assert run_outputs(folder) == run_outputs(tmp_path / "uninterrupted")
 
 
 @pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
-def test_a_rate_out_of_this_world_diverges_with_a_sentence(method: str, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DivergenceError, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower rate"):
+def test_huge_learning_rate_raises_divergence_error(method: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergenceError, match=r"at step \d+ of epoch \d with learning rate 1e\+30; .*: try a lower lr"):
         train(tiny_run(data, method, lr=1e30), folder=tmp_path / "run", checkpoint_seconds=0)
     for file in (tmp_path / "run").rglob("state.pt"):
         assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
     assert not RunFolder(tmp_path / "run").finished
 
 
-def test_a_default_that_has_changed_since_is_another_setting(tmp_path: Path) -> None:
-    """A folder says with which value it was started, not only that it was the default."""
+def test_resume_rejects_a_changed_default(tmp_path: Path) -> None:
+    """run.json stores the values of all settings of the method, also defaults."""
     files = RunFolder(tmp_path / "run")
     run = Run(method="metalabelnet")
     files.create(run, classes=["a", "b"], shape=[4], own_net=None)
-    about = json.loads((files.path / "run.json").read_text())
-    assert about["method_settings"]["beta"] == 0.01
-    about["method_settings"]["beta"] = 0.5
-    (files.path / "run.json").write_text(json.dumps(about))
+    metadata = json.loads((files.path / "run.json").read_text())
+    assert metadata["method_settings"]["beta"] == 0.01
+    metadata["method_settings"]["beta"] = 0.5
+    (files.path / "run.json").write_text(json.dumps(metadata))
     with pytest.raises(InputError, match=r"metalabelnet\.beta = 0\.5, not 0\.01"):
         files.check(run, resume=True)
 
 
-def test_two_processes_do_not_train_in_one_folder(data: Path, tmp_path: Path) -> None:
+def test_locked_folder_is_rejected(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(RunStopped):
         train(tiny_run(data), folder=folder, stop=stop_after(2))
-    with RunFolder(folder).lock(), pytest.raises(InputError, match="another process is at work on it"):
+    with RunFolder(folder).lock(), pytest.raises(InputError, match="another process is training in this folder"):
         train(tiny_run(data), folder=folder, resume=True)
     train(tiny_run(data), folder=folder, resume=True)
     assert not (folder / "checkpoint").exists()
+
+
+def test_trailing_slash_of_the_data_folder_makes_no_difference(tmp_path: Path) -> None:
+    """Run.data stays as the user wrote it, and the run can be resumed with or without the slash."""
+    (tmp_path / "images").mkdir()
+    runs = [
+        Run(data=data, clean_file="clean.csv", clean="all") for data in (f"{tmp_path}/images", f"{tmp_path}/images/")
+    ]
+    assert [run.data[-1] for run in runs] == ["s", "/"]
+    for number, (run, other) in enumerate((runs, runs[::-1])):
+        files = RunFolder(tmp_path / f"run{number}")
+        files.create(run, classes=["a", "b"], shape=[4], own_net=None)
+        files.check(other, resume=True)
+        assert files.run() == run
+        with pytest.raises(InputError, match="was started with data = "):
+            files.check(Run(data=f"{tmp_path}/others/", clean_file="clean.csv", clean="all"), resume=True)
+
+
+def test_run_with_other_data_detects_its_format(tmp_path: Path) -> None:
+    files = RunFolder(tmp_path / "run")
+    (tmp_path / "images").mkdir()
+    files.create(Run(data=f"{tmp_path}/images"), classes=["a", "b"], shape=[4], own_net=None)
+    assert files.run().data_format == "folder"
+    assert files.run(data="table.csv").data_format == "table"

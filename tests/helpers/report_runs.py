@@ -26,7 +26,7 @@ VOID_ELEMENTS = {"meta", "img", "br"}
 URL_ATTRIBUTES = {"src", "href", "srcset", "data", "action", "poster", "background", "xlink:href"}
 
 
-def run(folder: Path, data: str, **changes: Any) -> Path:
+def train_run(folder: Path, data: str, **changes: Any) -> Path:
     """Train a tiny run in the folder."""
     train(recipe(data, **(QUICK | changes)), folder=folder)
     return folder
@@ -89,7 +89,7 @@ def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs:
     return folder
 
 
-class Page(HTMLParser):
+class ReportPage(HTMLParser):
     """A parsed page. Asserts that elements are closed, nothing is loaded from elsewhere, and the page is below 5 MB."""
 
     def __init__(self, text: str) -> None:
@@ -137,5 +137,5 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.elements)
 
 
-def page_of(*folders: Path) -> Page:
-    return Page(make_report(folders))
+def parse_report(*folders: Path) -> ReportPage:
+    return ReportPage(make_report(folders))
