@@ -17,15 +17,17 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 # Every file that pip downloads must have a hash in requirements*.txt. They list all packages, so pip resolves nothing
-# (--no-deps); `pip check` fails where one is missing. torch from the package index needs CUDA libraries on Linux, with a
-# GPU or without, and gets them from requirements-cuda.txt. PyTorch's CPU builds do not: to use one, put its wheel into a
-# folder and set PIP_FIND_LINKS to that folder.
+# (--no-deps); `pip check` fails where one is missing. torch comes from requirements-cpu.txt if pip finds a CPU build: put
+# its wheel into a folder and set PIP_FIND_LINKS to that folder. Otherwise, and always for a GPU, torch comes from the
+# package index; on Linux that build needs the CUDA libraries of requirements-cuda.txt even where there is no GPU.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
-.venv/installed: pyproject.toml requirements.txt requirements-cuda.txt
+.venv/installed: pyproject.toml requirements.txt requirements-cpu.txt requirements-cuda.txt
 	$(PYTHON) -m venv .venv
+	$(PIP_INSTALL) --require-hashes --requirement requirements-cpu.txt 2>/dev/null \
+	  || echo 'no CPU build of torch found: torch is installed from the package index'
 	$(PIP_INSTALL) --require-hashes --requirement requirements.txt
-	if $(BIN)/pip check | grep -q '^torch .* requires cuda-toolkit'; then \
+	if $(BIN)/pip check | grep '^torch .* requires cuda-toolkit' >/dev/null; then \
 	  $(PIP_INSTALL) --require-hashes --requirement requirements-cuda.txt; fi
 	$(PIP_INSTALL) --no-build-isolation --editable .
 	$(BIN)/pip check

@@ -7,8 +7,8 @@
 
 On CUDA, compiled steps are compiled first, which takes about a minute per row. Times are medians of several repeats
 with the device synchronized after each. Memory on CUDA is the peak of allocated memory while stepping or, for compiled
-steps, the memory that stays reserved. On a CPU every row has its own process, and memory is the peak resident memory without
-what the imports take. `double-backward` is the iteration as the paper's authors implemented it.
+steps, the memory that stays reserved. On a CPU every row has its own process, and memory is the peak resident memory
+without what the imports take. `double-backward` is the iteration as the paper's authors implemented it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 To change a version, edit constraints.txt and run this script, then `make .venv/installed`, which ends with `pip check`.
 A line `# [requirements-cuda.txt] ...` in constraints.txt starts the section whose packages go to that file. The pins
-of a section whose name does not end in `.txt` are not written. Hashes are those that pip's package index lists (pip's
-settings apply) and those of `CPU_BUILDS`.
+of a section whose name does not end in `.txt` are not written. Hashes are those that pip's package index lists; pip's
+settings apply. requirements-cpu.txt is edited by hand.
 """
 
 from __future__ import annotations
@@ -29,31 +29,6 @@ from pip._internal.commands import create_command
 
 ROOT = Path(__file__).parents[1]
 HEADER = "# Written by scripts/update_requirements.py from constraints.txt: edit that file and run the script.\n"
-
-# PyTorch's CPU builds of Linux carry the local version +cpu and are not in the package index. `torch==2.13.0` accepts
-# them, so their hashes are listed too. Update them with torch: they are on the index page of PyTorch's CPU builds.
-CPU_BUILDS = {
-    "torch==2.13.0": {
-        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_aarch64.whl": (
-            "84453b69508ec79902f899c5ed9495acb9e2bbe9fda5f1d5d6f19e3c3842e1a7"
-        ),
-        "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_aarch64.whl": (
-            "6f307c2c32d764ffc6ff6893b801fad6d4752f3e67966cb8abf1843427c02604"
-        ),
-        "torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_aarch64.whl": (
-            "0b8f7d0423027ae8b90c7977c627f3379f325363a08224dffad9b4b2d684a83d"
-        ),
-        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl": (
-            "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
-        ),
-        "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl": (
-            "4ca4a9394b0c771238a4f73590fdbbc4debad85ed0fa63d026ae1b085da7d6e2"
-        ),
-        "torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_x86_64.whl": (
-            "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6"
-        ),
-    }
-}
 
 
 class IndexPage(HTMLParser):
@@ -106,7 +81,7 @@ def release_hashes(session: Any, index_url: str, name: str, version: str) -> lis
     }
     if not hashes:
         raise SystemExit(f"{name}=={version}: the package index has no such release: change constraints.txt")
-    return sorted(hashes | set(CPU_BUILDS.get(f"{name}=={version}", {}).values()))
+    return sorted(hashes)
 
 
 def requirement(name: str, version: str, hashes: list[str]) -> str:
@@ -119,9 +94,6 @@ def main() -> None:
     command = create_command("download")
     options, _ = command.parse_args(["metalabelnet"])
     pins_of = sections((ROOT / "constraints.txt").read_text(encoding="utf-8"))
-    every_pin = {f"{name}=={version}" for pins in pins_of.values() for name, version in pins}
-    for stale in CPU_BUILDS.keys() - every_pin:
-        raise SystemExit(f"CPU_BUILDS has hashes of {stale}, which constraints.txt does not pin: update CPU_BUILDS")
     with command.main_context():
         session = command.get_default_session(options)
         for filename, pins in pins_of.items():

@@ -122,4 +122,4 @@ class RunOptions:
     device: str = _option("auto", "auto, cpu, cuda, cuda:1, …")
     dtype: str = _option("float32", "float32, float64, or bf16 (mixed precision: weights and results stay float32)")
     execution: str = _option("auto", "eager, compiled (CUDA graphs), or auto (compiled on CUDA, else eager)")
-    kernels: str = _option("auto", "convolutions: cudnn, hopper (H100 and H200 in bf16), or auto (hopper if it can be used)")
+    kernels: str = _option("auto", "convolutions: cudnn, hopper (H100 and H200, bf16), or auto (hopper where possible)")

@@ -144,7 +144,7 @@ def test_integer_classes_written_as_floats(capsys: Capture) -> None:
     labels[3], labels[4], labels[9] = "-1.0", "", "-1.0"
     made = [[f"{v:.3f}", y, int(ok)] for (v, _, ok, _), y in zip(rows(), labels, strict=True)]
     write_csv(Path("t.csv"), ["v", "label", "ok"], made)
-    assert "60 samples of 2 classes (3 unlabeled)" in train("t.csv", capsys, "--clean-column", "ok")
+    assert "60 training samples of 2 classes (3 unlabeled)" in train("t.csv", capsys, "--clean-column", "ok")
     assert RunFolder(Path("run")).metadata()["classes"] == ["0", "1"]
     write_csv(Path("checked.csv"), ["index", "label"], [[k, k % 2] for k in range(30)])
     assert run_cli(["train", "t.csv", "--clean", "checked.csv", *QUICK.split(), "--out", "other"], capsys).code == 0
@@ -208,7 +208,7 @@ def test_symlinks_are_followed_and_other_files_counted(capsys: Capture, work_dir
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])
     output = train("photos", capsys, "--clean", "checked.csv")
     assert "2 files in photos are not images (1 .heic, 1 without a suffix): left out" in output
-    assert "62 samples of 4 classes (5 unlabeled)" in output
+    assert "62 training samples of 4 classes (5 unlabeled)" in output
 
 
 def test_train_and_val_folders_are_not_classes(capsys: Capture, work_dir: Path) -> None:
@@ -292,7 +292,7 @@ def test_npz_is_not_accepted_for_table_run(kind: str, capsys: Capture, work_dir:
         assert not Path("out.csv").exists()
     output = input_error(["labels", "run", "--data", "new.npz"], capsys)
     assert sentence in output
-    assert output.endswith("give a table to metalabelnet predict run TABLE")
+    assert output.endswith("use metalabelnet predict run TABLE")
 
 
 def test_number_too_large_is_an_invalid_cell(capsys: Capture) -> None:
@@ -367,7 +367,7 @@ def test_one_training_row_is_too_few(capsys: Capture, work_dir: Path) -> None:
     made = [[k, "ab"[k % 2], int(k < 4)] for k in range(6)]
     write_csv(work_dir / "few.csv", ["v", "label", "ok"], made[:5])
     output = input_error(["train", "few.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert output.endswith("one training row has a label: the classifier's first epochs need two or more")
+    assert output.endswith("1 training samples have a label: training needs at least 2")
     write_csv(work_dir / "few.csv", ["v", "label", "ok"], made)
     train("few.csv", capsys, "--clean-column", "ok")
 
@@ -381,7 +381,7 @@ def test_compare_prints_description(capsys: Capture) -> None:
     output = run_cli(["compare", file, "--clean-column", "ok", *QUICK.split(), *several], capsys)
     assert output.code == 0, output.err
     assert "t.csv: 1 feature, label in 'label'; left out: name\n" in output.err
-    assert "60 samples of 2 classes, 24 clean to learn from and 6 to select on; mlp on cpu; about " in output.err
+    assert "60 training samples of 2 classes; 30 clean samples (6 for validation); mlp on cpu; about " in output.err
     again = run_cli(["compare", file, "--clean-column", "ok", *QUICK.split(), *several, "--resume"], capsys)
     assert "1 feature" not in again.err  # no run is left
 

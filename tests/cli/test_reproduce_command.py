@@ -42,9 +42,9 @@ def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("", "name what to reproduce: cifar10-table, "),
+        ("", "name a table or figure: choose from cifar10-table, "),
         ("cifar10-tabel", "unknown table or figure 'cifar10-tabel': did you mean 'cifar10-table'"),
-        ("webvision", "webvision needs the data set WebVision, which cannot be read yet"),
+        ("webvision", "webvision needs the data set WebVision, which this version cannot read"),
         ("cifar10-table --methods gc", "unknown method 'gc': did you mean 'gce'"),
         ("cifar10-table --cells uniform:0.3", "unknown cell 'uniform:0.3'"),
         ("ablation-beta --points 0.001,0.05 --smoke", "ablation-beta: unknown point '0.05': did you mean '0.01'"),
@@ -56,17 +56,17 @@ def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
         ("--list --cells unifrom:0.4", "unknown cell 'unifrom:0.4': did you mean 'uniform:0.4'"),
         ("--list --points 7", "unknown point '7'"),
         ("cifar10-table --seeds 0", "seeds 0 is too small"),
-        ("cifar10-table --concurrent 0", "together 0 is too small"),
+        ("cifar10-table --concurrent 0", "concurrent 0 is too small: the minimum is 1"),
         ("cifar10-table --jobs 0", "jobs 0 is too small"),
-        ("fig-curves --cells uniform:0.4 --jobs 2 --concurrent 2 --device cpu", "jobs 2 is for runs on a CPU"),
-        ("cifar10-table --budget 0", "budget 0.0 is not a positive number of minutes"),
-        ("cifar10-table --budget nan", "budget nan is not a positive"),
+        ("fig-curves --cells uniform:0.4 --jobs 2 --concurrent 2 --device cpu", "jobs 2: --jobs is for runs on a CPU"),
+        ("cifar10-table --budget 0", "budget 0.0: give a positive number of minutes"),
+        ("cifar10-table --budget nan", "budget nan: give a positive"),
         ("cifar10-table --dtype half", "unknown dtype 'half'"),
         ("cifar10-table --order dear", "invalid choice: 'dear'"),
-        ("cifar10-table --noise-probs none.npy", "noise-probs: there is no file 'none.npy'"),
+        ("cifar10-table --noise-probs none.npy", "noise-probs: no file 'none.npy'"),
         ("cifar10n --human-labels none.pt", "human labels: there is no file 'none.pt'"),
         ("fig-curves --cells feature:0.4", "nothing can be run: 1 runs need --noise-probs FILE"),
-        ("fig-curves --tables-only --doc none.md", "doc: there is no page 'none.md'"),
+        ("fig-curves --tables-only --doc none.md", "doc: no file 'none.md'"),
     ],
 )
 def test_wrong_reproduce_input_gives_one_line(
@@ -87,7 +87,7 @@ def test_smoke_does_not_update_doc(tmp_path: Path, capsys: Capture) -> None:
     for more in ("", " --tables-only"):
         output = run_cli(arguments(tmp_path, f"fig-curves --smoke --doc {page}{more}"), capsys)
         assert output.code == 2
-        assert f"doc {page}: a page is filled in from real runs" in output.err
+        assert f"doc {page}: --smoke trains on other data; leave out --smoke or --doc" in output.err
     assert page.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["page.md"], "nothing was run"
 
@@ -147,5 +147,5 @@ def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_pat
 def test_budget_stops_cleanly(tmp_path: Path, capsys: Capture) -> None:
     output = run_cli([*arguments(tmp_path), "--budget", "0.00001"], capsys)
     assert output.code == 0
-    assert re.search(r"the budget of 1e-05 min is used up: 6 runs are left; the same command goes on", output.err)
+    assert re.search(r"the budget of 1e-05 min is used up; 6 runs left; resume with the same command", output.err)
     assert (tmp_path / "figures" / "fig-warmup.md").exists()

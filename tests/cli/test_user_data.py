@@ -67,7 +67,7 @@ def test_image_folder(capsys: Capture, work_dir: Path) -> None:
     output = train("--clean checked.csv", capsys, "meine photos")
     assert "images are resized to 8×8, color (--image-size to change)" in output
     assert "31 clean samples, 31 of them removed from the training rows" in output
-    assert "metalabelnet on meine photos/: 62 samples of 4 classes (5 unlabeled)" in output
+    assert "metalabelnet on meine photos: 62 training samples of 4 classes (5 unlabeled)" in output
     assert "small-cnn on cpu; about " in output
     assert "'rare' has 2 labels" in output
     table = read_csv(work_dir / "run" / "labels.csv")
@@ -101,7 +101,7 @@ def test_clean_folder_and_test_folder(capsys: Capture, work_dir: Path) -> None:
     shutil.rmtree(work_dir / "photos" / "rare")
     output = train("photos --clean clean --test test --epochs 12", capsys)
     assert "30 clean samples\n" in output
-    assert "20 to test" in output
+    assert "20 test samples" in output
     assert RunFolder(work_dir / "run").summary()["test_accuracy"] > 60
 
 
@@ -152,7 +152,7 @@ def test_predict_missing_values_and_new_categories(capsys: Capture, work_dir: Pa
     )
     assert "sample 2 has 'x' in the numeric column 'width'" in input_error(["predict", "run", "new.csv"], capsys)
     nowhere = input_error(["predict", "run", "new.csv", "-o", "no/where.csv"], capsys)
-    assert "no/where.csv cannot be written: there is no folder no" in nowhere
+    assert "no/where.csv cannot be written: the folder no does not exist" in nowhere
     rows = predict("new.csv", capsys, "--on-error", "skip")
     assert [row["id"] for row in rows] == ["0", "1"]
     write_csv(work_dir / "less.csv", ["color", "nose", "width"], [["green", "0", "14"]])
@@ -204,7 +204,7 @@ def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkey
 def test_predict_npz(capsys: Capture, work_dir: Path) -> None:
     write_npz(work_dir / "tiny.npz")
     output = train("tiny.npz --clean 18", capsys)
-    assert "62 samples of 3 classes, whose labels are taken to be right, 14 clean" in output
+    assert "62 training samples of 3 classes, labels assumed correct; 18 clean samples" in output
     rows = predict("tiny.npz", capsys)
     assert len(rows) == 80
     assert assert_equal_to_label_table(rows) == 62
@@ -223,7 +223,7 @@ def test_noise_on_user_data_with_true_labels(capsys: Capture, work_dir: Path) ->
     rows = [[*row[:4], row[4] or "yes ✓"] for row in table_rows(120)]
     write_csv(work_dir / "table.csv", TABLE_COLUMNS[:5], rows)
     output = train("table.csv --true-label label --noise uniform:0.3 --clean 20", capsys)
-    assert "of the labels wrong" in output
+    assert "% wrong labels" in output
     summary = RunFolder(work_dir / "run").summary()
     assert summary["samples"] == {"train": 70, "clean": 16, "validation": 4, "test": 30}
     assert summary["noise_rate"] == pytest.approx(0.3, abs=0.02)
@@ -364,9 +364,9 @@ def test_wrong_column_suggests_closest_name(capsys: Capture, work_dir: Path) -> 
             "the column 'checked' is that of --clean-column and cannot be part"
         ),
         "--clean-column checked --text color --label color": "the column 'color' is that of --label and cannot be part",
-        "--clean-column checked --memory-limit -1": "memory-limit -1.0 is not a number of GiB",
-        "--clean-column checked --image-size 2": "image-size 2 is not from 4 to 1024",
-        "--clean-column checked --on-error stpo": "unknown way to treat errors 'stpo': did you mean 'stop'?",
+        "--clean-column checked --memory-limit -1": "memory-limit -1.0 is not valid: give a number of GiB",
+        "--clean-column checked --image-size 2": "image-size 2 is out of range: choose from 4 to 1024",
+        "--clean-column checked --on-error stpo": "unknown value for on-error 'stpo': did you mean 'stop'?",
         "--clean-column checked --pretrained": "pretrained weights are for networks of timm or torchvision",
         "--clean-column checked --net cnn8": "the network cnn8 does not accept samples of shape",
     }.items():
@@ -398,7 +398,7 @@ def test_compare_without_test_set_uses_clean_accuracy(capsys: Capture, work_dir:
     output = run_cli(["compare", "table.csv", "--clean-column", "checked", *QUICK.split(), *several.split()], capsys)
     assert output.code == 0, output.err
     title, columns, _, *rows = output.out.splitlines()
-    assert title == "table.csv, noise none, all clean samples: per cent, mean over 1 seed"
+    assert title == "table.csv, noise none, all clean samples; in %, 1 seed"
     assert columns.split() == ["method", "clean", "accuracy", "seconds"]
     assert [row.split()[0] for row in rows[:2]] == ["cross-entropy", "metalabelnet"]
     assert "is a folder or a table: use metalabelnet predict" in input_error(

@@ -48,4 +48,4 @@ def test_compiled_graph_is_found_on_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_cache_key_covers_all_files_of_the_engine() -> None:
     names = {Path(file).name for file in compiler.source_files()}
-    assert {"compiler.py", "materialize.py", "operators.py", "conv3x3.py"} <= names
+    assert {"compiler.py", "materialize.py", "operators.py", "kernels.py"} <= names

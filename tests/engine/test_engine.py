@@ -292,10 +292,17 @@ def test_executed_reports_execution_kernels_and_device() -> None:
     [
         ({"traced": True, "bf16": True}, "compute capability 9.0"),
         ({"traced": True, "bf16": False}, "dtype bf16"),
-        ({"traced": False, "bf16": True}, "eagerly"),
+        ({"traced": False, "bf16": True}, "compute capability 9.0"),
     ],
 )
 def test_hopper_kernels_raise_where_they_cannot_be_used(options: dict[str, bool], reason: str) -> None:
     method = build_method(small_run("cross-entropy", dtype="float32"), small_problem())
     with pytest.raises(InputError, match=reason):
         Engine(method, kernels="hopper", **options)
+
+
+def test_hopper_kernels_raise_for_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "select_kernels", lambda *_, **__: NoKernels())
+    method = build_method(small_run("cross-entropy", dtype="float32"), small_problem())
+    with pytest.raises(InputError, match="steps run eagerly; choose --execution compiled"):
+        Engine(method, kernels="hopper", traced=False, bf16=True)

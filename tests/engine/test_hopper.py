@@ -27,7 +27,7 @@ from metalabelnet.engine.hopper.tiling import (
     kernel_source,
     wgmma_source,
 )
-from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
+from metalabelnet.engine.kernels import AffineGrad, ChannelAffine, select_kernels
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.errors import InputError
 
@@ -145,6 +145,14 @@ def test_unsupported_sizes_have_no_plan(layer: tuple[int, int, int, int]) -> Non
     """Sides and channels that are not multiples of eight, and more channels than fit."""
     assert conv3x3.make_conv_plan(*layer) is None
     assert wgrad3x3.make_wgrad_plan(*layer) is None
+
+
+def test_hopper_kernels_are_selected_on_a_hopper_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    for choice in ("auto", "hopper"):
+        kernels = select_kernels(choice, torch.device("cuda", 0), bf16=True)
+        assert isinstance(kernels, HopperKernels)
+        assert kernels.strict == (choice == "hopper")
 
 
 def test_no_layer_is_supported_on_a_cpu() -> None:

@@ -9,7 +9,9 @@ import torch
 
 from metalabelnet.engine.kernels import NoKernels, select_kernels
 from metalabelnet.errors import InputError
+from metalabelnet.reproduction.results import make_result_line, run_key
 from metalabelnet.train.settings import Run
+from sample_results import METADATA, run_spec
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -21,9 +23,7 @@ def hopper_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hopper_gpu")
-def test_auto_uses_hopper_kernels_where_it_can() -> None:
-    assert select_kernels("auto", CUDA, bf16=True).name == "hopper"
-    assert select_kernels("hopper", CUDA, bf16=True).name == "hopper"
+def test_auto_uses_cudnn_for_float32_and_without_a_gpu() -> None:
     assert select_kernels("auto", CUDA, bf16=False).name == "cudnn"
     assert select_kernels("auto", CPU, bf16=True).name == "cudnn"
 
@@ -101,3 +101,13 @@ def test_traced_training_works_without_the_hopper_package() -> None:
     code = WITHOUT_HOPPER.format(helpers=str(Path(__file__).parents[1] / "helpers"))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.splitlines()[-1:] == ["done"], result.stderr
+
+
+def test_kernels_are_not_part_of_a_result_s_identity() -> None:
+    """They are stored as a part of how a run was computed; lines without them are those of `auto`."""
+    line = make_result_line(run_spec("cifar10-table"), metadata=METADATA | {"method_settings": {}})
+    assert line["settings"]["kernels"] == "auto"
+    stored = METADATA | {"method_settings": {}, "run": METADATA["run"] | {"kernels": "cudnn"}}
+    assert make_result_line(run_spec("cifar10-table"), metadata=stored)["settings"]["kernels"] == "cudnn"
+    settings = {name: value for name, value in line["settings"].items() if name != "kernels"}
+    assert len({run_key(settings), run_key(line["settings"]), run_key(settings | {"kernels": "cudnn"})}) == 1

@@ -1,8 +1,8 @@
 """A fork server: runs many commands without importing PyTorch for each.
 
 It imports the package and trains two epochs on the data of its argument, so that everything loaded on first use is
-loaded, and prints "ready". For every line of standard input, a JSON object with `arguments`, `out` and `err`, it forks a
-child in a new session that runs this command line. It prints the child's process id and, at its end, its exit code.
+loaded, and prints "ready". For every line of standard input, a JSON object with `arguments`, `out` and `err`, it forks
+a child in a new session that runs this command line. It prints the child's process id and, at its end, its exit code.
 """
 
 import json

@@ -9,8 +9,8 @@ The eager path calls `method.step` and is the reference. The traced path runs th
     replay   The kernels are captured as one CUDA graph, so that a step costs the host a single launch.
 
 A step that cannot be traced runs eagerly, with a warning that gives the reason. Such steps read values on the host,
-have control flow that depends on data, or draw random numbers (dropout). docs/how-it-works/engine.md follows one block through all
-of this.
+have control flow that depends on data, or draw random numbers (dropout). docs/how-it-works/engine.md follows one block
+of a network through these stages.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Engine:
         self.method, self.make_batch = method, make_batch
         self.traced, self.compile, self.bf16, self.concurrent_runs = traced, compile, bf16, concurrent_runs
         self.device = next(state_tensors(method.state_dict())).device
+        self.kernels = select_kernels(kernels if traced or kernels == "hopper" else "cudnn", self.device, bf16=bf16)
         if kernels == "hopper" and not traced:
             raise InputError("--kernels hopper cannot be used: steps run eagerly; choose --execution compiled")
-        self.kernels = select_kernels(kernels if traced else "cudnn", self.device, bf16=bf16)
         self.fallbacks: list[str] = []
         self._on_fallback = on_fallback
         self._uses_custom_kernels = False

@@ -54,8 +54,9 @@ def add_sample_content(run: Path, rows: Sequence[Row], tool: str) -> tuple[list[
         folder = Path(os.path.abspath(data.parent if encoder_config.get("column") else data))  # noqa: PTH100
         relative = {index: _relative_path(folder.parent, folder / path) for index, path in files_by_index.items()}
         note = (
-            "Label Studio reads the images as local files: start it with "
-            f"LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder.parent}, "
+            "Label Studio reads the images as local files: "
+            "start it with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder.parent}, "
             f"and add {folder} as local storage"
         )
         return [{**row, "file": relative[int(row["index"])]} for row in rows], [note]

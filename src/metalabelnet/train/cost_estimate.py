@@ -30,7 +30,7 @@ COMPILE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """Rough estimate: tells minutes from hours, and whether the run fits into memory."""
+    """Rough estimate of time and memory, good enough to distinguish minutes from hours."""
 
     seconds: float
     bytes: int

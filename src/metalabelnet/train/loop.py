@@ -140,10 +140,14 @@ def training_steps(
         files.check_data(data_digest)
     loop = TrainingLoop(run, problem, net, files, concurrent_runs)
     if files is not None:
-        own_net = None if net is None else f"{type(net).__module__}.{type(net).__qualname__}"
-        is_bytes = problem.train.x.dtype == torch.uint8
-        about = {"classes": problem.train.classes, "shape": problem.shape, "bytes": is_bytes, "own_net": own_net}
-        files.create(run, encoder_config=problem.encoder_config, data_digest=data_digest, **about)
+        facts = {
+            "data_digest": data_digest,
+            "classes": problem.train.classes,
+            "shape": problem.shape,
+            "bytes": problem.train.x.dtype == torch.uint8,
+            "own_net": None if net is None else f"{type(net).__module__}.{type(net).__qualname__}",
+        }
+        files.create(run, encoder_config=problem.encoder_config, **facts)
     with nullcontext() if files is None else files.lock():
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))

@@ -47,7 +47,7 @@ def reproduce(args: argparse.Namespace) -> None:
         out = args.out or (smoke_folder or Path("runs")) / "reproduce"
         _train(console, args, names, selection, Results(results_folder, args.dtype), out)
     results = Results(results_folder, args.dtype)  # read again: another process may have added lines
-    figures = args.figures or (smoke_folder or Path("docs")) / "reproduction"
+    figures = args.figures or (smoke_folder or Path("docs") / "results") / "reproduction"
     _write_tables_and_figures(console, names, results, figures, selection)
     if args.doc is not None:
         changed = markdown_blocks.update_page(args.doc, results)
