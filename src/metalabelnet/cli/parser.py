@@ -237,7 +237,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--jobs", type=int, metavar="N", help="on CPU: parallel runs, in processes with one thread each (default: 1)")
     add("--results", type=Path, metavar="DIR", help="folder of the result files, one line per run (default: results)")
     add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
-    add("--figures", type=Path, metavar="DIR", help="folder for tables and figures (default: docs/results/reproduction)")
+    add("--figures", type=Path, metavar="DIR", help="folder for tables, figures (default: docs/results/reproduction)")
     add("--doc", type=Path, metavar="FILE", help="update the generated parts of this Markdown page")
     add("--smoke", action="store_true", help="run everything in small on digits, to test the setup in seconds")
     add("--tables-only", action="store_true", help="train nothing; build tables and figures from stored results")
