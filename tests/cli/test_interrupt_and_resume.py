@@ -55,6 +55,7 @@ def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys:
     assert not (folder / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_killed_ten_times_gives_same_result(forker: Forker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kill_ten_times(forker.start, "metalabelnet", 0, tmp_path, capsys)
 

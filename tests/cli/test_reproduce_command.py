@@ -92,10 +92,11 @@ def test_smoke_does_not_update_doc(tmp_path: Path, capsys: Capture) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["page.md"], "nothing was run"
 
 
-def test_tables_only_trains_nothing(tmp_path: Path, capsys: Capture) -> None:
-    output = run_cli(arguments(tmp_path, "all --tables-only"), capsys)
+def test_tables_only_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = run_cli(["reproduce", "all", "--tables-only", "--results", "results", "--figures", "figures"], capsys)
     assert output.code == 0
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs").exists()
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert names == {f"{name}.{kind}" for name in RUNNABLE for kind in ("md", "tex")}  # no figures without results
 

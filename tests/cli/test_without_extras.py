@@ -156,7 +156,7 @@ def test_reproduce_tables_need_no_extra_and_figures_name_theirs(python: Path, tm
     assert output.returncode == 0, output.stderr
     assert "77.77 (1)" in output.stdout
     assert output.stderr == "no figures: a figure needs matplotlib: pip install 'metalabelnet[plot]'\n"
-    made = sorted(file.name for file in (tmp_path / "docs" / "reproduction").iterdir())
+    made = sorted(file.name for file in (tmp_path / "docs" / "results" / "reproduction").iterdir())
     assert made == ["cifar10-table.md", "cifar10-table.tex", "fig-curves.md", "fig-curves.tex"]
 
 

@@ -17,7 +17,6 @@ from metalabelnet.data import DATASETS
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISE_KINDS
 from metalabelnet.train import RunFolder, RunStopped, train
-from metalabelnet.train import checkpoint as checkpoints
 from tiny_data import folder_contents, table_samples, tiny_run, write_npz
 
 Capture = pytest.CaptureFixture[str]
@@ -253,7 +252,7 @@ def test_disk_full_during_training(capsys: Capture, work_dir: Path, monkeypatch:
         sync(handle)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.os, "fsync", fsync)
+        patch.setattr(os, "fsync", fsync)
         output = run_cli(arguments("run", "--checkpoint-seconds", "0"), capsys)
     assert output.code == 2
     assert output.err.splitlines()[-1] == f"metalabelnet: {checkpoint}: No space left on device"

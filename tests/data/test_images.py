@@ -167,7 +167,7 @@ def test_decompression_bomb_takes_no_memory(folder: Path, bomb_file: Path) -> No
     with pytest.raises(InputError, match=r"bomb\.png has 300,017,041 pixels"):
         read(folder)
     assert len(read(folder, on_error="skip").train) == 8
-    with pytest.raises(InputError, match="300,017,041 pixels"), images._open(path):
+    with pytest.raises(InputError, match="300,017,041 pixels"), images.open_image(path):
         pass
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB; the decoded image takes 300,000
 

@@ -54,7 +54,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDriver:
     monkeypatch.setattr(nvrtc, "_driver", lambda: fake)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled: list[str] = []
 
     def compile_(source: str, name: str, capability: str, nvcc_options: list[str]) -> tuple[bytes, str]:

@@ -42,9 +42,9 @@ def run_cli(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Cli
 class Forked:
     """A command that runs in a forked process."""
 
-    def __init__(self, forker: "Forker", arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, forker: "Forker", arguments: Sequence[str], folder: Path, **more: Any) -> None:
         self.forker, self.err, self.out = forker, folder / "err.txt", folder / "out.txt"
-        request = {"arguments": list(arguments), "out": str(self.out), "err": str(self.err)}
+        request = {"arguments": list(arguments), "out": str(self.out), "err": str(self.err), **more}
         forker.write(json.dumps(request))
         self.pid = int(forker.read())
 
@@ -73,8 +73,9 @@ class Forker:
         assert self.process.stdin is not None
         print(line, file=self.process.stdin, flush=True)
 
-    def start(self, arguments: Sequence[str], folder: Path) -> Forked:
-        return Forked(self, arguments, folder)
+    def start(self, arguments: Sequence[str], folder: Path, **more: Any) -> Forked:
+        """Start a command; `more` goes to fork_server.py."""
+        return Forked(self, arguments, folder, **more)
 
     def close(self) -> None:
         self.process.communicate()

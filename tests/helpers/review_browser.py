@@ -1,5 +1,6 @@
 """`metalabelnet review` in a subprocess, and its page in Chromium."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,15 @@ from typing import Any
 class ReviewServer:
     """`metalabelnet review` in a subprocess."""
 
-    def __init__(self, source: Path, *more: str) -> None:
+    def __init__(self, source: Path, *more: str, **environment: str) -> None:
         arguments = [sys.executable, "-m", "metalabelnet", "review", str(source), *more]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **environment},
+        )
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         self.base = self.address.partition("/?")[0]

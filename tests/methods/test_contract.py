@@ -62,7 +62,9 @@ def test_same_seed_gives_same_losses(name: str) -> None:
     assert first.losses != other.losses
 
 
-@pytest.mark.parametrize("after", [3, 8, 10, 17])
+@pytest.mark.parametrize(
+    "after", [3, 10, pytest.param(8, marks=pytest.mark.slow), pytest.param(17, marks=pytest.mark.slow)]
+)
 def test_resume_gives_same_bits(name: str, after: int) -> None:
     """Within warm-up, at its end and after it, through a saved checkpoint."""
     whole = StepRunner(small_run(name), small_problem()).advance()

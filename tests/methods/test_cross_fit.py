@@ -94,6 +94,7 @@ def error_on_digits(noise: str, seed: int) -> float:
     return noise_rate(*method.cross_fit.estimate()) - problem.noise_rate
 
 
+@pytest.mark.slow
 def test_noise_rate_of_digits() -> None:
     assert abs(error_on_digits("uniform:0.4", seed=0)) < 0.05
 

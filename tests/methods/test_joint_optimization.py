@@ -220,6 +220,7 @@ def test_update_from_out_of_range_is_rejected() -> None:
         JointOptimizationSettings(update_from=121)
 
 
+@pytest.mark.slow
 def test_labels_improve_on_digits() -> None:
     """From 60 % correct labels to over 80 %, in the first stage alone."""
     pytest.importorskip("sklearn")

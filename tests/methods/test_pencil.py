@@ -193,6 +193,7 @@ def labels_before_and_after(**settings: float) -> tuple[Tensor, Tensor, Problem]
     return runner.method.soft_labels(), runner.advance().method.soft_labels(), runner.problem
 
 
+@pytest.mark.slow
 def test_labels_improve_on_digits() -> None:
     """From 60 % correct labels to over 75 % at the default a, where aC = 0.5."""
     before, after, problem = labels_before_and_after()

@@ -41,6 +41,8 @@ def test_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list((tmp_path / "figures").glob("*.svg"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_smoke(tuple(FIGURES), "fig-curves", tmp_path, capsys)
     from matplotlib.image import imread

@@ -39,7 +39,7 @@ def test_no_access_without_token(page: ReviewClient, address: str) -> None:
 
 
 def test_cookie_attributes(page: ReviewClient) -> None:
-    answer = page.stranger.get(f"/?token={TOKEN}")
+    answer = TestClient(ReviewApp(page.source, page.store).guarded(5000, TOKEN), base_url=HOST).get(f"/?token={TOKEN}")
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
@@ -248,12 +248,14 @@ def test_server_listens_on_loopback_only() -> None:
 
 def test_default_port_is_omitted_in_host_and_origin(page: ReviewClient) -> None:
     """Host and Origin of http://127.0.0.1:80 have no port."""
-    app = ReviewApp(page.source, page.store).guarded(80, TOKEN)
+    tokens = [TOKEN]
+    app = ReviewApp(page.source, page.store).guarded(80, TOKEN, tokens.append)
     fields = {"n": page.rows()[0]["n"], "seen": 0, "action": "skip"}
     for host in ("127.0.0.1", "localhost", "127.0.0.1:80"):
         client = TestClient(app, base_url="http://127.0.0.1", headers={"Host": host})
-        assert client.get(f"/?token={TOKEN}").status_code == 200
-        client.headers["Cookie"] = f"metalabelnet_review_80={TOKEN}"
+        answer = client.get(f"/?token={tokens[-1]}")
+        assert answer.status_code == 200
+        client.headers["Cookie"] = answer.headers["set-cookie"].partition(";")[0]
         for origin, code in ((host, 303), ("evil.example", 403), ("127.0.0.1:8080", 403), ("127.0.0.1.evil", 403)):
             answer = client.post(
                 "/verdict", data=fields, headers={"Origin": f"http://{origin}"}, follow_redirects=False

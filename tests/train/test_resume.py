@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from metalabelnet.methods import METHODS
 from metalabelnet.train import RunFolder, RunStopped, train
@@ -18,7 +17,7 @@ from tiny_data import BASIC_METHODS, run_outputs, tiny_run, write_npz
 
 WARMUP_STEPS, LATER_STEPS = 2 * 4, {True: 3 * 5, False: 3 * 4}  # by whether the method uses unlabeled samples
 FILES = {"run.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.csv", "calibration.json"}
-FILES |= {"confusion.json"}
+FILES |= {"confusion.json", "digests.json"}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +131,7 @@ def cut_power(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
             raise PowerCutError
         sync(handle)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     return calls
 
 
@@ -194,7 +193,8 @@ def test_code_in_a_checkpoint_is_not_executed(data: Path, tmp_path: Path) -> Non
     run, folder = tiny_run(data), tmp_path / "run"
     with pytest.raises(RunStopped):
         train(run, folder=folder, stop=stop_after(3))
-    torch.save({"method": _Evil(tmp_path / "owned")}, RunFolder(folder).checkpoint)
+    checkpoints.save(RunFolder(folder).checkpoint, {"method": _Evil(tmp_path / "owned")})
+    checkpoints.previous(RunFolder(folder).checkpoint).unlink()
     with pytest.raises(ValueError, match="is not a metalabelnet checkpoint"):
         train(run, folder=folder, resume=True)
     assert not (tmp_path / "owned").exists()

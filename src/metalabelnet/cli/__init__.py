@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import argparse
 import shlex
 import sys
 import warnings
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.cli.output_files import replace_unprintable
 from metalabelnet.cli.parser import make_parser
+from metalabelnet.cli.printable import escape_control_characters, shorten
+from metalabelnet.cli.standard_streams import discard_unwritten_output, open_standard_streams, print_status
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -21,33 +22,59 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 success, 1 training diverged, 2 wrong input, 130 interrupted."""
+    if not open_standard_streams():
+        return _print_error("standard output is closed: redirect it to a file, or to /dev/null", 2)
     replace_unprintable()
-    args = make_parser().parse_args(arguments)
     warnings.showwarning = _show_warning
+    code = _run_command(arguments)
+    discard_unwritten_output()
+    return code
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
+    """Run a command, print its error in one line, and return its exit code."""
+    args = argparse.Namespace()
     try:
+        args = make_parser().parse_args(arguments)
         args.command(args)
+        sys.stdout.flush()  # here rather than at exit, where an error can no longer be reported
     except BrokenPipeError:  # the reader of standard output has closed it, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except UnicodeEncodeError as error:
-        if error.encoding == "utf-8":
-            raise
-        text = error.object[error.start : error.end][:20]
-        message = f"{text!r} cannot be written in {error.encoding}: name a file with -o, or use a UTF-8 terminal"
-        return _print_error(message, 2)
-    except InputError as error:
-        return _print_error(str(error), 2)
-    except OSError as error:  # a full disk, a folder without write permission
-        place = f"{error.filename}: " if error.filename else ""
-        return _print_error(f"{place}{error.strerror or error}", 2)
-    except DivergenceError as error:
-        return _print_error(str(error), 1)
+        return 0
     except RunStopped as stopped:
         state = str(stopped) or "progress saved"
         return _print_error(f"stopped; {state}; resume with: {_resume_command(arguments, args)}", 130)
     except KeyboardInterrupt:  # a second Ctrl-C, or a command without progress to save
         resume = f"; resume from the last checkpoint with: {_resume_command(arguments, args)}" if "out" in args else ""
         return _print_error(f"stopped immediately{resume}", 130)
+    except DivergenceError as error:
+        return _print_error(str(error), 1)
+    except Exception as error:
+        message = _describe_error(error, getattr(args, "net", None))
+        if not message:
+            raise
+        return _print_error(message, 2)
     return 0
+
+
+def _describe_error(error: Exception, net: str | None) -> str:
+    """Return one line about wrong input, a system error or an error in the user's network; nothing for other errors."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        text = error.object[error.start : error.end][:20]
+        return f"{text!r} cannot be written in {error.encoding}: name a file with -o, or use a UTF-8 terminal"
+    if isinstance(error, OSError):  # a full disk, a folder without write permission
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    from metalabelnet.nets.external import user_code_error
+
+    in_user_code = None if net is None else user_code_error(net, error)
+    if in_user_code is not None:
+        return str(in_user_code)
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        return f"not enough memory ({text[:150] or 'out of memory'}): use a smaller network, batch size or data set"
+    return ""
 
 
 def _resume_command(arguments: Sequence[str] | None, args: argparse.Namespace) -> str:
@@ -58,10 +85,11 @@ def _resume_command(arguments: Sequence[str] | None, args: argparse.Namespace) -
 
 
 def _print_error(message: str, code: int) -> int:
-    print(f"metalabelnet: {message}", file=sys.stderr)
+    line = escape_control_characters(f"metalabelnet: {message}")
+    print_status(shorten(line) if code == 2 else line)  # others end with a command to copy
     return code
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if not issubclass(category, DeprecationWarning):
-        print(f"metalabelnet: {message}", file=sys.stderr)
+        print_status(f"metalabelnet: {message}")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.cli.unused_options import check_run_options
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.run_options import ALL
@@ -24,7 +25,9 @@ def build_run(args: argparse.Namespace, **changes: Any) -> Run:
     values["settings"] = _settings_of_method(changes["method"], settings) if "methods" in args else settings
     if isinstance(values["clean"], str) and values["clean"] != ALL:
         values |= {"clean": None, "clean_file": values["clean"]}
-    return recipe(**{name: value for name, value in (values | changes).items() if value is not None})
+    run = recipe(**{name: value for name, value in (values | changes).items() if value is not None})
+    check_run_options(args, run)
+    return run
 
 
 def _settings_of_method(method: str, settings: dict[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.cli.console import format_table
 from metalabelnet.core.intervals import wilson_percent
 from metalabelnet.errors import DivergenceError, InputError
@@ -97,7 +98,7 @@ def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes:
         console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
     recommendation = _recommendation(jobs, outcomes)
     out.mkdir(parents=True, exist_ok=True)  # it does not exist if every run was rejected
-    (out / "table.txt").write_text(format_table(columns, rows) + "\n", encoding="utf-8")
+    write_atomically(out / "table.txt", f"{format_table(columns, rows)}\n".encode(), sync=False)
     if curves := [(job.run, history) for job in jobs if (history := RunFolder(job.folder).metrics())]:
         try:
             plot = out / "curves.png"
@@ -107,7 +108,8 @@ def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes:
             console.log(f"no plot: {error}")
     console.print(f"run folders: {out}/METHOD-seedN")
     if recommendation:
-        console.print(f"\n{textwrap.fill(recommendation, 100)}")
+        for line in ("", *textwrap.wrap(recommendation, 100)):
+            console.print(line)
     failures = [f"{job.folder}: {o.failure}" for job, o in zip(jobs, outcomes, strict=True) if o.failure]
     if failures:
         raise DivergenceError("; ".join(failures))

@@ -5,10 +5,12 @@ Status and progress go to standard error, results to standard output.
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from metalabelnet.cli.printable import escape_control_characters
+from metalabelnet.cli.standard_streams import print_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,27 +33,29 @@ class Console:
             self.rich_out = self.rich_err = None
 
     def print(self, text: str) -> None:
-        """Print a result on standard output."""
-        print(text, flush=True)
+        """Print a line of the result on standard output."""
+        print(escape_control_characters(text), flush=True)
 
     def log(self, text: str) -> None:
         """Print a status line on standard error."""
-        print(text, file=sys.stderr, flush=True)
+        print_status(text)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table: with borders on a terminal, as aligned text elsewhere."""
+        columns = [escape_control_characters(name) for name in columns]
+        rows = [[escape_control_characters(cell) for cell in row] for row in rows]
         if self.rich_out is not None and self.rich_out.is_terminal:
             from rich.table import Table
             from rich.text import Text
 
             table = Table()
             for place, name in enumerate(columns):
-                table.add_column(name, no_wrap=place == 0)  # the first column holds names, to be copied whole
+                table.add_column(Text(name), no_wrap=place == 0)  # the first column holds names, to be copied whole
             for row in rows:
                 table.add_row(*(Text(cell) for cell in row))
             self.rich_out.print(table)
         else:
-            self.print(format_table(columns, rows))
+            print(format_table(columns, rows), flush=True)
 
     @contextmanager
     def progress(self, runs: int = 1) -> Iterator[ProgressDisplay]:
@@ -60,9 +64,9 @@ class Console:
             from rich import progress as rich_progress
 
             columns = (
-                rich_progress.TextColumn("{task.description}"),
+                rich_progress.TextColumn("{task.description}", markup=False),
                 rich_progress.BarColumn(),
-                rich_progress.TextColumn("{task.fields[status]}"),
+                rich_progress.TextColumn("{task.fields[status]}", markup=False),
                 rich_progress.TimeRemainingColumn(),
             )
             with rich_progress.Progress(*columns, console=self.rich_err, transient=True) as bars:
@@ -91,7 +95,7 @@ class ProgressDisplay:
         share, status = _describe_progress(progress)
         if self.bars is not None:
             if number not in self.tasks:
-                self.tasks[number] = self.bars.add_task(name, total=1.0, status="")
+                self.tasks[number] = self.bars.add_task(escape_control_characters(name), total=1.0, status="")
             fields = {"status": status} if status else {}
             self.bars.update(self.tasks[number], completed=share, **fields)
         elif status and (self.runs == 1 or self._line_is_due()):
@@ -107,7 +111,7 @@ class ProgressDisplay:
             if "all" in self.tasks:
                 self.bars.update(self.tasks["all"], completed=len(self.finished))
         elif self.runs > 1:
-            print(f"{name}: finished ({len(self.finished)} of {self.runs})", file=sys.stderr, flush=True)
+            print_status(f"{name}: finished ({len(self.finished)} of {self.runs})")
 
     def download(self, name: str, done: int, total: int) -> None:
         """Show the progress of a download, in bytes; a total of 0 is unknown."""
@@ -125,7 +129,8 @@ class ProgressDisplay:
         status = f"{count} of {unit}" if total else f"{count} {unit}"
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=total or None, status="")
+                description = escape_control_characters(name)
+                self.tasks[name] = self.bars.add_task(description, total=total or None, status="")
             self.bars.update(self.tasks[name], completed=done, status=status)
         elif 0 < done == total or self._line_is_due():
             self._print_line(f"{name}: {status}")
@@ -135,7 +140,7 @@ class ProgressDisplay:
 
     def _print_line(self, text: str) -> None:
         self.last_line = time.monotonic()
-        print(text, file=sys.stderr, flush=True)
+        print_status(text)
 
 
 def _describe_progress(progress: Progress) -> tuple[float, str]:

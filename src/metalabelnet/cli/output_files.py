@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
+from metalabelnet.atomic_write import open_atomically
+from metalabelnet.cli.printable import escape_control_characters
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +26,19 @@ def stdout_for_data() -> TextIO:
     """Return standard output for data, where an unprintable character is an error: replacing it changes the data."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "replace":
         sys.stdout.reconfigure(errors="strict")
-    return sys.stdout
+    return cast("TextIO", _TerminalOutput()) if sys.stdout.isatty() else sys.stdout
+
+
+class _TerminalOutput(io.TextIOBase):
+    """Standard output that is a terminal: control characters in the data would control it, so they are escaped."""
+
+    def write(self, text: str) -> int:
+        """Write some text."""
+        return sys.stdout.write(escape_control_characters(text, keep_lines=True))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        sys.stdout.flush()
 
 
 def check_output_path(path: Path) -> None:
@@ -46,10 +60,5 @@ def write_atomically(path: Path) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="") as file:
             yield file
         return
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open_atomically(path) as file:
+        yield file

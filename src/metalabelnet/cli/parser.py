@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import metalabelnet
 from metalabelnet.cli.arguments import add_run_arguments
+from metalabelnet.errors import InputError
 from metalabelnet.run_options import ON_ERROR
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LABEL_FORMATS = ("csv", "cleanlab", "label-studio", "fiftyone")
 REVIEW_EXPORTS = ("clean", "labels", "verdicts")
+SPREADSHEET_SAFE = "put an apostrophe before cells that a spreadsheet would evaluate as formulas"
 
 TRAIN_EXAMPLES = """examples:
   metalabelnet train digits --noise uniform:0.4 --clean 100
@@ -79,9 +81,13 @@ class Parser(argparse.ArgumentParser):
         parsed.words = list(sys.argv[1:] if args is None else args)
         return parsed
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or version; unlike the method of the base class, raise an error if it cannot be written."""
+        print(message, file=file or sys.stderr, end="", flush=True)
+
     def error(self, message: str) -> Any:
-        """Print the error and how to get help, and exit."""
-        self.exit(2, f"metalabelnet: {message} (see {self.prog} --help)\n")
+        """Raise an error that says how to get help."""
+        raise InputError(f"{message} (see {self.prog} --help)")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -165,6 +171,7 @@ def _add_labels(parser: Parser) -> None:
     add("--suspects", action="store_true", help="only suspects, most suspicious first")
     add("--top", type=int, metavar="N", help="only the N most suspicious rows, most suspicious first")
     add("--format", default="csv", metavar="NAME", help=f"{', '.join(LABEL_FORMATS)} (default: csv)")
+    add("--spreadsheet-safe", action="store_true", help=f"{SPREADSHEET_SAFE}; for the formats csv and cleanlab")
     add("--data", metavar="NEW", help="label this data instead: a data set name, or an .npz file")
     add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
 
@@ -202,6 +209,8 @@ def _add_review(parser: Parser) -> None:
     add("--export", choices=REVIEW_EXPORTS, help=text)
     text = "with --export clean: only samples drawn at random, not those reviewed because they were suspects"
     add("--drawn", action="store_true", help=text)
+    text = f"with --export: {SPREADSHEET_SAFE} (downloads from the page always are); train --clean removes it"
+    add("--spreadsheet-safe", action="store_true", help=text)
     _add_output(parser)
     add("--db", type=Path, metavar="FILE", help="database of verdicts (default: review.sqlite in the run folder)")
     add("--data", metavar="PATH", help="new location of the run's data, if it was moved")

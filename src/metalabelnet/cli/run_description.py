@@ -42,24 +42,25 @@ def check_and_describe_jobs(
     if run.noise.startswith("feature") and not run.noise_probs:
         return
     problem = prepare(run, read_cache=read_cache)
-    console.log(_describe_jobs(unfinished, problem, workers))
+    for line in _describe_jobs(unfinished, problem, workers):
+        console.log(line)
 
 
-def describe_run(run: Run, problem: Problem) -> str:
+def describe_run(run: Run, problem: Problem) -> list[str]:
     """Return a line about data, network and estimated cost; a second line where classes are imbalanced."""
     compiled = COMPILED_STEPS if run.uses_compiled_steps(problem.train.x.device) else ""
     description = _describe_problem(run, problem) + compiled
-    return f"{run.method} on {run.data}: {description}; {estimate_cost(run, problem)}{_imbalance_warning(problem)}"
+    return [f"{run.method} on {run.data}: {description}; {estimate_cost(run, problem)}", *_imbalance_warning(problem)]
 
 
-def _describe_jobs(jobs: Sequence[Job], problem: Problem, workers: int) -> str:
+def _describe_jobs(jobs: Sequence[Job], problem: Problem, workers: int) -> list[str]:
     """Return the same for several jobs that run `workers` at a time; `problem` is the first job's."""
     by_method = {job.run.method: estimate_cost(job.run, problem) for job in jobs}
     costs = [by_method[job.run.method] for job in jobs]
     workers = min(workers, len(jobs))
     seconds = max(sum(cost.seconds for cost in costs) / workers, max(cost.seconds for cost in costs))
     total = CostEstimate(seconds=seconds, bytes=workers * max(cost.bytes for cost in costs))
-    return f"{_describe_problem(jobs[0].run, problem)}; {total} in total{_imbalance_warning(problem)}"
+    return [f"{_describe_problem(jobs[0].run, problem)}; {total} in total", *_imbalance_warning(problem)]
 
 
 def _describe_problem(run: Run, problem: Problem) -> str:
@@ -82,15 +83,16 @@ def _describe_problem(run: Run, problem: Problem) -> str:
     )
 
 
-def _imbalance_warning(problem: Problem) -> str:
+def _imbalance_warning(problem: Problem) -> list[str]:
     """Return a warning if the largest class has many times the labels of the smallest."""
     train = problem.train
     counts = torch.bincount(train.given[train.given >= 0], minlength=len(train.classes)).tolist()
     smallest, largest = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
     if counts[largest] < IMBALANCE_RATIO * max(1, counts[smallest]):
-        return ""
+        return []
     count = f"{counts[smallest]} label{'s' if counts[smallest] != 1 else ''}"
-    return (
-        f"\nclasses are imbalanced: {train.classes[smallest]!r} has {count}, {train.classes[largest]!r} has "
+    warning = (
+        f"classes are imbalanced: {train.classes[smallest]!r} has {count}, {train.classes[largest]!r} has "
         f"{counts[largest]}; compare macro-F1, because accuracy hides errors in small classes"
     )
+    return [warning]

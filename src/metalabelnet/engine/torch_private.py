@@ -36,7 +36,6 @@ COMPILE = {
     "V": ("torch._inductor.virtualized", "V"),
 }
 NVRTC = {
-    "cache_dir": ("torch._inductor.runtime.cache_dir_utils", "cache_dir"),
     "nvrtc_compile": ("torch.cuda._utils", "_nvrtc_compile"),
 }
 API = TRACE | COMPILE | NVRTC

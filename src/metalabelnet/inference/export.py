@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import warnings
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import metalabelnet
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.batches import to_input
 from metalabelnet.errors import InputError, missing_package_error
 from metalabelnet.inference.predict import Predictor
-from metalabelnet.train.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,7 @@ def export_onnx(folder: Path, target: Path, *, net: str | None = None) -> float:
     InputError
         If a package is missing, or the difference is larger than 1e-4.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # otherwise its import writes to the home folder
     try:
         import onnx
         import onnxruntime

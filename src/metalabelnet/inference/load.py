@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.errors import InputError
@@ -14,6 +15,8 @@ from metalabelnet.train.build_method import build_method
 from metalabelnet.train.prepare import select_device
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from metalabelnet.methods import Method
     from metalabelnet.train.run_folder import RunFolder
 
@@ -38,6 +41,10 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
             f"{files.path} was trained on floating-point images, and the folder does not say how they were made from "
             "image files: load model.safetensors in Python"
         )
+    if net is not None and not is_user_function(run.net):
+        raise InputError(
+            f"--net {net}: {files.path} was trained with --net {run.net}, not with a network of your own; leave it out"
+        )
     if is_user_function(run.net) and run.net != net:
         raise InputError(f"{files.path} was trained with your own network: allow its code to run with --net {run.net}")
     if rows is None:
@@ -59,6 +66,17 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
         reason = " ".join(str(error).split())
         raise InputError(f"{files.path / 'model.safetensors'} does not fit the run: {reason}") from error
     return method
+
+
+def calibrated_probabilities(files: RunFolder, logits: Tensor) -> Tensor:
+    """Return the calibrated probabilities of a run's logits; raise an error if its weights give no probabilities."""
+    p = softmax_at_temperature(logits, files.temperature())
+    if not bool(torch.isfinite(p).all()):
+        raise InputError(
+            f"{files.path / 'model.safetensors'} is damaged, or the samples are extreme: it predicts NaN; copy the run "
+            "folder again, or train again"
+        )
+    return p
 
 
 def _placeholder_rows(shape: tuple[int, ...], classes: tuple[str, ...]) -> Rows:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.disk_tensor import chunk_size
 from metalabelnet.data.encoders import ImageEncoder, encoder_from_json, images
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.errors import InputError
-from metalabelnet.inference.load import load_method
+from metalabelnet.inference.load import calibrated_probabilities, load_method
 from metalabelnet.labels.label_table import probability_cells, probability_columns
 from metalabelnet.train.run_folder import RunFolder
 
@@ -113,7 +112,7 @@ class Predictor:
             (N, classes), on the CPU.
         """
         logits = self.method.logits(x.to(self.method.task.train.x.device))
-        return softmax_at_temperature(logits, self.files.temperature()).cpu()
+        return calibrated_probabilities(self.files, logits).cpu()
 
     def columns(self) -> list[str]:
         """Return the names of the columns of `predict`."""
@@ -125,6 +124,7 @@ class Predictor:
         options: PredictOptions = PredictOptions(),  # noqa: B008 (frozen)
         on_samples: Callable[[int, int], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
+        on_listed: Callable[[int], None] | None = None,
     ) -> Iterator[list[str]]:
         """Predict every sample in files and folders. All sources are checked before the first sample is read.
 
@@ -138,6 +138,8 @@ class Predictor:
             Called with the number of samples done and the total (0: unknown).
         on_failure : callable, optional
             Called with a message for each sample that is skipped.
+        on_listed : callable, optional
+            Called with the number of files found so far, while a folder is listed.
 
         Yields
         ------
@@ -149,7 +151,8 @@ class Predictor:
         InputError
             If a source does not fit the run, or a sample cannot be read and `options.on_error` is "stop".
         """
-        total, samples = self._find_all(sources, options)
+        self._check_options(sources, options)
+        total, samples = self._find_all(sources, options, on_listed)
         done = 0
         if on_samples is not None:
             on_samples(0, total)
@@ -188,9 +191,26 @@ class Predictor:
         best = int(values.argmax())
         return [name, self.classes[best], f"{values[best]:.6f}", *probability_cells(self.classes, values)]
 
-    def _find_all(self, sources: Sequence[Path], options: PredictOptions) -> tuple[int, Iterable[NamedSample]]:
+    def _check_options(self, sources: Sequence[Path], options: PredictOptions) -> None:
+        """Raise InputError if an option would have no effect."""
+        kind = "array" if self.encoder is None else self.encoder.kind
+        for option, column in (("image", options.image), ("text", options.text), ("id", options.id)):
+            if column is None:
+                continue
+            if option not in ("id", kind):
+                raise InputError(
+                    f"--{option} {column}: this run was trained on {kind}s, not on {option}s; leave it out"
+                )
+            if not any(table_file.is_table_file(source) and not source.is_dir() for source in sources):
+                raise InputError(
+                    f"--{option} {column} names a column of a table, and no input is a table; leave it out"
+                )
+
+    def _find_all(
+        self, sources: Sequence[Path], options: PredictOptions, on_listed: Callable[[int], None] | None
+    ) -> tuple[int, Iterable[NamedSample]]:
         """Return the number of samples (0: unknown) and the samples. Ids start with the source if there are several."""
-        parts = [self._find(source, options) for source in sources]
+        parts = [self._find(source, options, on_listed) for source in sources]
         if len(parts) == 1:
             return parts[0]
         totals = [total for total, _ in parts]
@@ -201,7 +221,9 @@ class Predictor:
         )
         return sum(totals) if all(totals) else 0, samples
 
-    def _find(self, source: Path, options: PredictOptions) -> tuple[int, Iterable[NamedSample]]:
+    def _find(
+        self, source: Path, options: PredictOptions, on_listed: Callable[[int], None] | None
+    ) -> tuple[int, Iterable[NamedSample]]:
         """Return the number of samples of a file or folder (0: unknown), and the samples."""
         kind = None if self.encoder is None else self.encoder.kind
         if not source.exists():
@@ -209,18 +231,13 @@ class Predictor:
         if source.suffix.lower() == ".npz":
             return self._find_arrays(source, kind)
         if kind == "image" and source.is_dir():
-            files = listing.image_files(source)
+            files = listing.image_files(source, on_listed)
             if not files:
                 raise InputError(f"{source}: no images found (*{', *'.join(images.SUFFIXES)})")
             return len(files), ((file.relative_to(source).as_posix(), file) for file in files)
         if kind == "image" and images.is_image(source):
             return 1, [(source.name, source)]
         if table_file.is_table_file(source) and self.encoder is not None:
-            for option, column in (("image", options.image), ("text", options.text)):
-                if column is not None and kind != option:
-                    raise InputError(
-                        f"--{option} {column}: this run was trained on {kind}s, not on {option}s; leave it out"
-                    )
             return 0, self._find_rows(source, options, self.encoder)
         what = {"image": "an image, a folder of images or a table of paths", None: "an .npz file"}
         raise InputError(f"{source} cannot be predicted with this run: give {what.get(kind, 'a table')}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data import load
 from metalabelnet.data.files.listing import shorten_list
 from metalabelnet.data.files.reader import is_folder_or_table
 from metalabelnet.errors import InputError
-from metalabelnet.inference.load import load_method
+from metalabelnet.inference.load import calibrated_probabilities, load_method
 from metalabelnet.inference.predict import NEEDS_TABLE
 from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.metrics import predict_logits
@@ -66,5 +65,5 @@ def relabel_rows(files: RunFolder, rows: Rows) -> LabelTable:
         raise InputError(f"samples of shape {shape} do not fit {files.path}: it needs {expected}")
     method = load_method(files, rows)
     rows = method.task.train
-    p = softmax_at_temperature(predict_logits(method, rows.x), files.temperature())
+    p = calibrated_probabilities(files, predict_logits(method, rows.x))
     return LabelTable(rows=rows, probabilities=p, soft_labels=method.soft_labels())

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from metalabelnet.data.encoders.images import is_image
+from metalabelnet.data.files.spreadsheet import escape_formula
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -217,6 +218,31 @@ FORMATS: dict[str, Callable[[list[Row], Sequence[str], Sequence[str]], str]] = {
     "label-studio": to_label_studio,
     "fiftyone": to_fiftyone,
 }
+
+
+CSV_FORMATS = ("csv", "cleanlab")
+
+
+def escape_formulas(text: str) -> str:
+    r"""Return CSV with an apostrophe before every cell that a spreadsheet program would evaluate as a formula.
+
+    Parameters
+    ----------
+    text : str
+        CSV.
+
+    Returns
+    -------
+    str
+        CSV. Numbers are as before.
+
+    Examples
+    --------
+    >>> escape_formulas("id,given\n=1+1,-1\n")
+    "id,given\n'=1+1,-1\n"
+    """
+    columns, *rows = ([escape_formula(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline="")))
+    return _csv(columns, rows)
 
 
 def _given_label(row: Row) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
 from metalabelnet.core.posterior import clean_confidence_gap, fit_transition_matrix, posterior
+from metalabelnet.core.state_check import check_float, check_int, check_keys, check_tensor
+from metalabelnet.errors import InputError
 from metalabelnet.labels.loo_refit import loo_logits
 from metalabelnet.labels.metrics import predict_logits
 
@@ -274,12 +276,52 @@ class Snapshots:
             state[name] = None if distribution is None else distribution._asdict()
         return state
 
+    def check_state(self, state: Any, method: Method, problem: Problem) -> None:
+        """Raise InputError for a state that is not one of the snapshots of this run."""
+        check_keys(state, (*_STATE, *_DISTRIBUTIONS), "snapshots")
+        check_int(state["count"], 0, self.snapshots, "snapshots.count")
+        rows, classes = len(problem.train), len(problem.train.classes)
+        clean = sum(len(part) for part in clean_rows(method, problem))
+        expected = {"train_sum": (rows, classes), "clean_sum": (clean, classes), "log_given_sum": (rows,)}
+        for name, shape in expected.items():
+            if state["count"] or (name == "log_given_sum" and state[name] is not None):
+                check_tensor(state[name], shape, None, f"snapshots.{name}")
+            elif state[name] is not None:
+                raise InputError(f"snapshots.{name} is set, but no epoch has taken a snapshot")
+        for name in ("min_loss", "weight_sum", *(("given_accuracy",) if state["given_accuracy"] is not None else ())):
+            check_float(state[name], f"snapshots.{name}")
+        for name in _DISTRIBUTIONS:
+            if state[name] is not None:
+                _check_distribution(state[name], rows, classes, self.epochs, f"snapshots.{name}")
+        if state["count"] and (state["best"] is None or len(state["best"]["losses"]) != clean):
+            raise InputError(f"snapshots.best has not the losses of {clean} clean rows")
+        all_clean = len(problem.validation) + len(problem.clean)
+        if state["refit"] is not None and len(state["refit"]["losses"]) > all_clean:
+            raise InputError(f"snapshots.refit has losses of more than {all_clean} clean rows")
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint."""
         for name in _STATE:
             setattr(self, name, state[name])
         for name in _DISTRIBUTIONS:
             setattr(self, name, None if state[name] is None else LabelDistribution(**state[name]))
+
+
+def _check_distribution(state: Any, rows: int, classes: int, epochs: int, what: str) -> None:
+    """Raise InputError for a state that is not that of a `LabelDistribution`."""
+    check_keys(state, LabelDistribution._fields, what)
+    check_tensor(state["p"], (rows, classes), None, f"{what}.p")
+    clean = len(state["losses"]) if isinstance(state["losses"], torch.Tensor) and state["losses"].ndim else 0
+    check_tensor(state["losses"], (clean,), None, f"{what}.losses")
+    check_tensor(state["clean_p"], (clean, classes), None, f"{what}.clean_p")
+    check_float(state["temperature"], f"{what}.temperature", low=0.0)
+    if not isinstance(state["epochs"], tuple) or len(state["epochs"]) != 2:
+        raise InputError(f"{what}.epochs is not a pair of epochs")
+    for epoch in state["epochs"]:
+        check_int(epoch, 0, epochs - 1, f"{what}.epochs")
+    for name in ("is_refit", "uses_given"):
+        if type(state[name]) is not bool:
+            raise InputError(f"{what}.{name} is a {type(state[name]).__name__}, not a bool")
 
 
 _STATE: Sequence[str] = (

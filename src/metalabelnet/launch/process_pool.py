@@ -15,6 +15,7 @@ import torch
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch import worker
+from metalabelnet.nets.external import user_code_errors
 from metalabelnet.train.loop import Progress, train
 from metalabelnet.train.prepare import read_data
 from metalabelnet.train.run_folder import RunBusyError, RunFolder
@@ -177,14 +178,15 @@ def _run_job(
         raise RunStopped
     try:
         if not files.finished:
-            train(
-                job.run,
-                folder=job.folder,
-                resume=resume,
-                read_cache=read_cache,
-                on_progress=lambda progress: report(number, progress),
-                stop=stop,
-            )
+            with user_code_errors(job.run.net):
+                train(
+                    job.run,
+                    folder=job.folder,
+                    resume=resume,
+                    read_cache=read_cache,
+                    on_progress=lambda progress: report(number, progress),
+                    stop=stop,
+                )
         outcome = Outcome(summary=files.summary())
     except DivergenceError as error:
         outcome = Outcome(failure=str(error))

@@ -1,7 +1,8 @@
 """A worker process of the pool. It trains one run after another.
 
-On SIGTERM, which batch systems send to the whole process group, and when its parent process has ended, a worker saves
-a checkpoint and exits. Otherwise an orphaned worker would keep writing to a run folder that the user resumes.
+On SIGTERM, which batch systems send to the whole process group, on SIGHUP of a closed terminal, and when its parent
+process has ended, a worker saves a checkpoint and exits. Otherwise an orphaned worker would keep writing to a run
+folder that the user resumes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from metalabelnet.train.loop import Progress
 
 ProgressMessage = tuple[int, "Progress | None"]  # number of the job, and its progress (None: it has ended)
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_DELAY_SECONDS = 1.0  # after a stopped run, so that its result reaches the parent process
 
 
@@ -62,7 +62,7 @@ class Worker:
         return self._is_exiting or self._stop_event.is_set()
 
     def exit(self, *_: object) -> None:
-        """Exit: at once, or after the run in progress has saved a checkpoint. Also the handler of SIGTERM."""
+        """Exit: at once, or after the run in progress has saved a checkpoint. Also the handler of signals."""
         self._is_exiting = True
         if not self._is_running:
             os._exit(1)
@@ -73,6 +73,14 @@ class Worker:
         assert parent is not None
         parent.join()
         self.exit()
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop training: SIGINT, SIGTERM and, unless it is ignored as under nohup, SIGHUP."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 _current: list[Worker] = []
@@ -88,23 +96,24 @@ def start_worker(messages: Queue[ProgressMessage], stop_event: Event, read_cache
     torch.set_num_threads(1)
     worker = Worker(messages, stop_event, read_cache)
     _current[:] = [worker]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, worker.exit)
+    signals = stop_signals()
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else worker.exit)
     threading.Thread(target=worker.exit_with_parent, daemon=True).start()
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Start processes with SIGINT and SIGTERM blocked, until `start_worker` has set their handlers.
+    """Start processes with SIGINT, SIGTERM and SIGHUP blocked, until `start_worker` has set their handlers.
 
     Otherwise a Ctrl-C while they import torch ends them with a traceback. Blocked signals are delivered later.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     try:
         yield
     finally:

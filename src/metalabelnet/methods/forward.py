@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional
 
+from metalabelnet.core.state_check import check_keys, check_tensor
 from metalabelnet.core.tensor_state import Estimates
 from metalabelnet.core.transition_matrix import count_transitions, transitions_from_anchors
 from metalabelnet.data.disk_tensor import chunks
@@ -186,6 +187,9 @@ class Forward(Method):
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Restore a checkpoint of either stage."""
         if "estimates" in state:
+            classes = len(self.task.train.classes)
+            check_keys(state["estimates"], ("T",), "estimates")
+            check_tensor(state["estimates"]["T"], (classes, classes), self.task.dtype, "estimates.T")
             self._start_second_stage(state["estimates"]["T"])
         super().load_state_dict(state)
 

@@ -42,6 +42,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import entropy_loss
 from metalabelnet.core.soft_label_table import SoftLabelTable
+from metalabelnet.core.state_check import check_int
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, MethodTraits, Task
@@ -74,6 +75,9 @@ def prior_loss(logits: Tensor, prior: Tensor) -> Tensor:
     return torch.xlogy(prior, prior).sum() - (prior * log_mean).sum()
 
 
+MAX_STORED_EPOCHS = 2**31  # of a checkpoint's count
+
+
 class PredictionWindow:
     """Predictions for all labeled rows after each of the last epochs, as a ring buffer.
 
@@ -100,6 +104,7 @@ class PredictionWindow:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state."""
+        check_int(state_dict["count"], 0, MAX_STORED_EPOCHS, "predictions.count")
         self.ring.copy_(state_dict["ring"])
         self.count = state_dict["count"]
 

@@ -30,6 +30,7 @@ from metalabelnet.core.forward_pass import forward, predict, trainable_parameter
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.optimizers import SGD
+from metalabelnet.core.state_check import check_same_form
 from metalabelnet.data.batches import to_input
 
 if TYPE_CHECKING:
@@ -316,7 +317,11 @@ class Method(ABC):
         return {name: component.state_dict() for name, component in self.components().items()}
 
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Restore a checkpoint. A method with phases first creates the components of the stored phase."""
+        """Restore a checkpoint. A method with phases first creates the components of the stored phase.
+
+        Raises InputError for a state that does not have the names, types and shapes of these components.
+        """
+        check_same_form(state, self.state_dict(), "method")
         for name, component in self.components().items():
             component.load_state_dict(state[name])
 

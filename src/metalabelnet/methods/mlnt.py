@@ -51,6 +51,7 @@ from metalabelnet.core.hvp import LookAheadGradient
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, gradients
 from metalabelnet.core.neighbors import NeighborTable
+from metalabelnet.core.state_check import check_int, check_keys, check_tensor
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.data.rows import UNLABELED
@@ -248,10 +249,22 @@ class MLNT(Method):
         later = {"teacher": self.teacher, "neighbors": self.neighbors}
         return super().components() | {name: c for name, c in later.items() if c is not None}
 
+    def _restore_neighbors(self, state: dict[str, Any]) -> NeighborTable:
+        """Return the table of a checkpoint, whose row numbers are checked."""
+        check_keys(state, ("rows",), "neighbors")
+        train, rows = self.task.train, state["rows"]
+        labeled = int((train.given != UNLABELED).sum())
+        check_tensor(
+            rows, (len(train), min(self.settings.neighbors, max(1, labeled - 1))), torch.int64, "neighbors.rows"
+        )
+        check_int(int(rows.min()), -1, len(train) - 1, "neighbors.rows")
+        check_int(int(rows.max()), -1, len(train) - 1, "neighbors.rows")
+        return NeighborTable(rows)
+
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Restore a checkpoint of either phase."""
         if "neighbors" in state:
-            self.teacher, self.neighbors = self._copy_net(), NeighborTable(state["neighbors"]["rows"])
+            self.teacher, self.neighbors = self._copy_net(), self._restore_neighbors(state["neighbors"])
         super().load_state_dict(state)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import importlib.util
 import pickle
@@ -17,12 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
+from metalabelnet.input_files.regular_files import check_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 EXTERNAL_FORMS = ("timm:NAME", "torchvision:NAME", "MODULE:FUNCTION")
 HUB = "hub"
+PACKAGE = Path(__file__).resolve().parents[1]  # whose code is not a user's
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # most networks are pretrained with these
 
 
@@ -50,20 +53,28 @@ def build(name: str, shape: tuple[int, ...], classes: int, pretrained: str | Non
     return net
 
 
-@torch.no_grad()
 def _check_output(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """Raise `InputError` unless the network returns one logit per class for samples of this shape."""
-    mode, dtype = net.training, next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
+    """Raise `InputError` unless the network returns one logit per class, in eval mode and in training mode."""
+    mode = net.training
+    _check_logits(net.eval(), name, shape, classes)  # also initializes lazy modules
+    net.train(mode)
+    _check_logits(copy.deepcopy(net).train(), name, shape, classes)  # a copy: BatchNorm statistics change
+
+
+@torch.no_grad()
+def _check_logits(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+    dtype = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
     try:
-        logits = net.eval()(torch.zeros(2, *shape, dtype=dtype))
-    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
+        logits = net(torch.zeros(2, *shape, dtype=dtype))
+    except (Exception, SystemExit) as error:
+        if (in_user_code := user_code_error(name, error)) is not None:
+            raise in_user_code from error
+        reason = " ".join(str(error).split())[:150] or type(error).__name__
         raise InputError(f"the network {name} does not accept samples of shape {shape}: {reason}") from error
-    finally:
-        net.train(mode)
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         output = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the network {name} returns {output} for 2 samples, not logits of shape (2, {classes})")
+        when = " in training mode" if net.training else ""
+        raise InputError(f"the network {name} returns {output} for 2 samples{when}, not logits of shape (2, {classes})")
 
 
 class InputNormalization(nn.Module):
@@ -135,6 +146,7 @@ def _build_user_net(source: str, function: str, shape: tuple[int, ...], classes:
     """
     try:
         if source.endswith(".py"):
+            check_regular_file(Path(source))
             spec = importlib.util.spec_from_file_location(Path(source).stem, source)
             assert spec is not None
             assert spec.loader is not None
@@ -148,30 +160,67 @@ def _build_user_net(source: str, function: str, shape: tuple[int, ...], classes:
             f"the network {source}:{function}: {source} cannot be imported ({error}); give a module that Python finds "
             "from the current folder, or the path of a .py file"
         ) from error
-    except Exception as error:
-        raise _user_code_error(f"{source}:{function}", error) from error
+    except (Exception, SystemExit) as error:
+        raise _build_error(f"{source}:{function}", error) from error
     make = getattr(module, function, None)
     if not callable(make):
         raise InputError(f"the network {source}:{function}: {source} has no function {function}")
     try:
         net = make(shape, classes)
-    except Exception as error:
-        raise _user_code_error(f"{source}:{function}", error) from error
+    except (Exception, SystemExit) as error:
+        raise _build_error(f"{source}:{function}", error) from error
     if not isinstance(net, nn.Module):
         raise InputError(f"the network {source}:{function}: it returns {type(net).__name__}, not an nn.Module")
     return net
 
 
-def _user_code_error(name: str, error: Exception) -> InputError:
-    """Return an error that names the exception in the user's code and its position."""
+def _build_error(name: str, error: BaseException) -> InputError:
+    """Return the error for a user's module or function that raises, with the position in the user's code."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
     where = "" if file == __file__ else f" at {file}:{line}"
-    reason = " ".join(str(error).split())[:200]
     return InputError(
-        f"the network {name} cannot be built: {type(error).__name__}{where} ({reason}); its function is called with "
-        "the shape of a sample and the number of classes"
+        f"the network {name} cannot be built: {_describe_error(error, where)}; its function is called with the shape "
+        "of a sample and the number of classes"
     )
+
+
+def user_code_error(name: str, error: BaseException) -> InputError | None:
+    """Return the error for an exception raised by the code of a user's network; None if it comes from elsewhere.
+
+    The code of a network is everything in the folder of its module. The error names the last line of it that was
+    executed.
+    """
+    if not is_user_function(name):
+        return None
+    source = name.partition(":")[0]
+    module_file = source if source.endswith(".py") else getattr(sys.modules.get(source), "__file__", None)
+    if module_file is None:
+        return None
+    folder = Path(module_file).resolve().parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        inside = file.relative_to(folder).parts if file.is_relative_to(folder) else ("site-packages",)
+        if "site-packages" not in inside and not file.is_relative_to(PACKAGE):
+            where = f" at {frame.filename}:{frame.lineno}"
+            return InputError(f"the network {name} fails: {_describe_error(error, where)}")
+    return None
+
+
+@contextlib.contextmanager
+def user_code_errors(name: str) -> Iterator[None]:
+    """Turn errors in the code of a user's network into an `InputError`."""
+    try:
+        yield
+    except Exception as error:
+        if (in_user_code := user_code_error(name, error)) is not None:
+            raise in_user_code from error
+        raise
+
+
+def _describe_error(error: BaseException, where: str) -> str:
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}{where} ({reason if len(reason) <= 100 else reason[:99] + '…'})"
 
 
 def load_weights(net: nn.Module, file: Path) -> None:
@@ -189,8 +238,12 @@ def load_weights(net: nn.Module, file: Path) -> None:
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors or torch file. No code in the file is executed."""
-    if not file.is_file():
-        raise InputError(f"{file}: there is no such file; give a file of pretrained weights, or {HUB} to download them")
+    try:
+        check_regular_file(file)
+    except FileNotFoundError:
+        raise InputError(
+            f"{file}: there is no such file; give a file of pretrained weights, or {HUB} to download them"
+        ) from None
     try:
         if file.suffix == ".safetensors":
             return load_file(file)

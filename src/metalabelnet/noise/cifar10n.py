@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.regular_files import check_regular_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +37,10 @@ def read_human_labels(path: Path) -> dict[str, npt.NDArray[np.int64]]:
 
     The file is a pickle of numpy arrays. Only the types that such arrays consist of are allowed; nothing is executed.
     """
-    if not path.is_file():
-        raise InputError(f"human labels: there is no file {str(path)!r}; give CIFAR-10_human.pt of CIFAR-10N")
+    try:
+        check_regular_file(path)
+    except FileNotFoundError:
+        raise InputError(f"human labels: there is no file {str(path)!r}; give CIFAR-10_human.pt of CIFAR-10N") from None
     reconstruct = np.empty(0).__reduce__()[0]
     allowed: list[Any] = [
         (reconstruct, "numpy.core.multiarray._reconstruct"),

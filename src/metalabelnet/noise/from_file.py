@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from metalabelnet.errors import InputError
+from metalabelnet.input_files import npy_format
+from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.noise.spec import UNLABELED
 
 if TYPE_CHECKING:
@@ -63,14 +66,15 @@ def load_npy(path: Path, what: str) -> npt.NDArray[Any]:
     if path.suffix.lower() != ".npy":
         raise InputError(f"{what} {path}: a .npy file is needed")
     try:
-        array = np.load(path, allow_pickle=False)
+        with open_regular_file(path) as file:
+            return npy_format.read_array(file, os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
         raise InputError(f"{what}: there is no file {str(path)!r}") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{what} {path}: this is not a .npy array of numbers ({error})") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{what} {path}: this is an archive of arrays; a single .npy array is needed")
-    return array
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    except (OSError, ValueError, MemoryError) as error:
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{what} {path}: this is not a .npy array of numbers ({reason})") from None
 
 
 def load_lines(path: Path, what: str) -> list[tuple[int, str]]:
@@ -78,9 +82,12 @@ def load_lines(path: Path, what: str) -> list[tuple[int, str]]:
     if path.suffix.lower() not in (".csv", ".txt"):
         raise InputError(f"{what} {path}: a .npy, .csv or .txt file is needed")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_regular_file(path) as file:
+            text = file.read().decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what}: there is no file {str(path)!r}") from None
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{what} {path}: this cannot be read as text ({error})") from None
     return [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.input_files.regular_files import check_regular_file
 
 UNLABELED = -1  # same value as in metalabelnet.data, which this package must not import
 
@@ -133,8 +134,10 @@ class Noise:
             raise InputError(f"noise {spec!r} has no {argument.lower()}; write {usage}{_example(argument, kind)}")
         if argument == "FILE":
             path = Path(value)
-            if not path.is_file():
-                raise InputError(f"noise {spec!r}: there is no file {value!r}")
+            try:
+                check_regular_file(path)
+            except FileNotFoundError:
+                raise InputError(f"noise {spec!r}: there is no file {value!r}") from None
             return cls(kind=kind, path=path)
         try:
             rate = float(value)

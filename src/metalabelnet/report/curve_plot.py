@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.errors import missing_package_error
 from metalabelnet.methods import METHODS
 
@@ -58,4 +60,6 @@ def draw_curves(path: Path, runs: Sequence[tuple[Run, list[dict[str, Any]]]]) ->
     axes.set(xlabel="epoch", ylabel=f"accuracy on {part} samples (%)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    write_atomically(path, content.getbuffer(), sync=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import heapq
-import json
+import io
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,8 +113,8 @@ def read_run(folder: Path) -> FinishedRun:
     files = RunFolder(folder)
     summary, metadata = files.summary(), files.metadata()
     classes = tuple(map(str, metadata["classes"]))
-    noise, suspects = _read_labels(folder / "labels.csv", classes)
-    confusion, part = _read_confusion(folder / "confusion.json", len(classes))
+    noise, suspects = _read_labels(files, classes)
+    confusion, part = _read_confusion(files, len(classes))
     return FinishedRun(
         name=folder.resolve().name,
         path=folder,
@@ -143,16 +143,19 @@ def _phase_name(line: dict[str, Any], settings: dict[str, Any]) -> str:
     return "selectable epochs" if candidate else "epochs before selection"
 
 
-def _read_labels(file: Path, classes: Sequence[str]) -> tuple[PairCounts, tuple[Suspect, ...]]:
+def _read_labels(files: RunFolder, classes: Sequence[str]) -> tuple[PairCounts, tuple[Suspect, ...]]:
     """Counts of (corrected, given) and the most suspicious rows, in one pass over labels.csv."""
     number = {name: k for k, name in enumerate(classes)}
     pairs: PairCounts = Counter()
+    file = files.path / "labels.csv"
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
+        with io.TextIOWrapper(files.open(file.name), encoding="utf-8", newline="") as opened:
             rows = _iterate_suspects(opened, number, pairs)
             top = heapq.nsmallest(MAX_SUSPECTS, rows, key=lambda suspect: -suspect.suspicion)
     except FileNotFoundError:
         raise InputError(f"{file} is missing: the run folder is incomplete") from None
+    except InputError:
+        raise
     except (KeyError, ValueError, IndexError, StopIteration, csv.Error) as error:
         raise InputError(f"{file} is not the label table of this run: {error!r}") from error
     return pairs, tuple(top)
@@ -186,11 +189,11 @@ def _iterate_suspects(opened: Any, number: dict[str, int], pairs: PairCounts) ->
         )
 
 
-def _read_confusion(file: Path, classes: int) -> tuple[PairCounts | None, str]:
-    if not file.is_file():
+def _read_confusion(files: RunFolder, classes: int) -> tuple[PairCounts | None, str]:
+    file, content = files.path / "confusion.json", files.confusion()
+    if content is None:
         return None, ""
     try:
-        content = json.loads(file.read_text())
         pairs: PairCounts = Counter({(int(t), int(p)): int(n) for t, p, n in content["counts"]})
         part = {"test": "test samples", "validation": "validation samples"}[content["part"]]
     except (ValueError, KeyError, TypeError) as error:

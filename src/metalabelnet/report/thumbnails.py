@@ -21,21 +21,11 @@ if TYPE_CHECKING:
 
 MAX_SIDE_PIXELS = 128
 MAX_PNG_SIDE_PIXELS = 40  # up to this size a PNG is as small as a JPEG, and lossless
-EXIF_ORIENTATION = 0x0112
-EXIF_ROTATED = (5, 6, 7, 8)  # orientations that exchange width and height
 
 
 def thumbnail_from_file(path: Path) -> str:
     """The thumbnail of an image file, rotated as its EXIF orientation says."""
-    from PIL import Image
-
-    width, height, is_gray = images.read_header(path)
-    with Image.open(path) as image:
-        if image.getexif().get(EXIF_ORIENTATION) in EXIF_ROTATED:
-            width, height = height, width
-    scale = min(1.0, MAX_SIDE_PIXELS / max(width, height))
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return thumbnail_from_array(images.decode(path, (1 if is_gray else 3, *size)).numpy())
+    return thumbnail_from_array(images.decode_to_fit(path, MAX_SIDE_PIXELS).numpy())
 
 
 def thumbnail_from_array(x: Pixels) -> str:

@@ -31,7 +31,10 @@ def update_page(page: Path, results: Results) -> bool:
     """Rebuild the generated blocks of a page; returns whether the page changed."""
     if not page.is_file():
         raise InputError(f"doc: no file {str(page)!r}; create it with the block markers first")
-    before = page.read_text(encoding="utf-8")
+    try:
+        before = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"doc {page} is not UTF-8 text ({error}): convert it") from error
     after = fill_page(before, results)
     if after != before:
         page.write_text(after, encoding="utf-8")

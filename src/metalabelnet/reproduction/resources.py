@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from metalabelnet import nets
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data import load
 from metalabelnet.errors import InputError
 from metalabelnet.noise.cifar10n import read_human_labels
-from metalabelnet.train.checkpoint import write_atomically
 from metalabelnet.train.noise_probe import log_probabilities
 from metalabelnet.train.settings import Run, recipe
 

@@ -25,10 +25,11 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data import ReadOptions
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
-from metalabelnet.train.checkpoint import write_atomically
 from metalabelnet.train.settings import Run, make_settings, recipe
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def parse_lines(file: Path, content: bytes, *, skip: int) -> Iterator[ResultLine
             continue
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             line = None
         if not (isinstance(line, dict) and _is_result(line)):
             raise InputError(f"{file}, line {number}: not a result of a run; remove the line")
@@ -173,7 +174,10 @@ class Results:
 
     def _read_new_lines(self, file: Path) -> bytes:
         """Read lines that this or another process has added to a file; returns the content of the file."""
-        content = file.read_bytes() if file.exists() else b""
+        content = b""
+        if os.path.lexists(file):
+            with open_regular_file(file) as opened:
+                content = opened.read()
         for line in parse_lines(file, content, skip=self._lines_read.get(file, 0)):
             self._index(line)
         self._lines_read[file] = len(content.splitlines())

@@ -11,6 +11,7 @@ clean_set_sampling  the next sample for a clean set, and the progress of the set
 noise_rate          the estimated noise rate and its confidence interval
 exports             clean set, corrected labels and verdicts as CSV
 request_forms, access, app, server   forms, access control, pages, and the web server
+browser             opening the page without showing its token to other users
 
 Only `app`, `access` and `server` need the extra `review`; exporting from the command line works without it.
 """

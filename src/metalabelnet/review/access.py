@@ -1,7 +1,8 @@
 """Access control of the review page.
 
 - Host must be the served address, which prevents DNS rebinding.
-- The token in the address is exchanged for a cookie on the first visit; without the cookie nothing is served.
+- The token in the address is exchanged for a cookie on the first visit; without the cookie nothing is served. A token
+  works once, because addresses end up in histories and logs; the next one opens the page in another browser.
 - Origin, if present, and Sec-Fetch-Site must be those of the page itself, and requests that change something must have
   an Origin: cookies are shared between ports, so a page on another port could otherwise write verdicts.
 """
@@ -16,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CONTENT_SECURITY_POLICY = (
@@ -39,8 +42,11 @@ FIRST_VISIT_PAGE = (
 class AccessGuard:
     """ASGI middleware that rejects unauthorized requests and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
-        self.app, self.token = app, token
+    def __init__(
+        self, app: ASGIApp, *, port: int, token: str, on_new_token: Callable[[str], None] | None = None
+    ) -> None:
+        self.app, self.token, self.on_new_token = app, token, on_new_token
+        self.secret = new_token()  # the value of the cookie
         names = ("127.0.0.1", "localhost")
         self.hosts = {f"{name}:{port}": name for name in names}
         if port == 80:  # browsers omit the default port
@@ -65,10 +71,13 @@ class AccessGuard:
         response: ASGIApp = self.app
         if reason is not None:
             response = PlainTextResponse(f"forbidden: {reason}\n", status_code=403)
-        elif self._is_token(request.query_params.get("token", "")):
+        elif self._has_token(request):
             # Not a redirect: if the address was opened from another site, browsers would not send the new cookie.
             response = HTMLResponse(FIRST_VISIT_PAGE)
-            response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+            response.set_cookie(self.cookie, self.secret, httponly=True, samesite="strict", path="/")
+            self.token = new_token()
+            if self.on_new_token is not None:
+                self.on_new_token(self.token)
         await response(scope, receive, send_with_headers)
 
     def rejection_reason(self, request: Request) -> str | None:
@@ -76,10 +85,10 @@ class AccessGuard:
         headers: Headers = request.headers
         if headers.getlist("host") != [headers.get("host")] or headers["host"] not in self.hosts:
             return "the Host header is not the address of this page"
-        if request.method == "GET" and self._is_token(request.query_params.get("token", "")):
+        if self._has_token(request):
             return None
-        if not self._is_token(request.cookies.get(self.cookie, "")):
-            return "open the address that the program printed, including its token"
+        if not _equal(request.cookies.get(self.cookie, ""), self.secret):
+            return "open the address that the program printed last, including its token: each address works once"
         origin = headers.get("origin")
         if origin is None and request.method != "GET":
             return "a request that changes something needs an Origin header"
@@ -90,5 +99,14 @@ class AccessGuard:
             return "the request comes from another site"
         return None
 
-    def _is_token(self, token: str) -> bool:
-        return secrets.compare_digest(token.encode(), self.token.encode())
+    def _has_token(self, request: Request) -> bool:
+        return request.method == "GET" and _equal(request.query_params.get("token", ""), self.token)
+
+
+def new_token() -> str:
+    """A random token for an address or a cookie."""
+    return secrets.token_urlsafe(24)
+
+
+def _equal(text: str, secret: str) -> bool:
+    return secrets.compare_digest(text.encode(errors="replace"), secret.encode())

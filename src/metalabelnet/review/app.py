@@ -12,13 +12,14 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from metalabelnet.errors import InputError
 from metalabelnet.review import clean_set_sampling, exports, filters, request_forms, verdicts
 from metalabelnet.review.access import AccessGuard
 from metalabelnet.review.request_forms import read_form
+from metalabelnet.review.store import ReviewDatabaseError
 from metalabelnet.review.verdicts import Verdict, VerdictConflict
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class ReviewApp:
             trim_blocks=True,
         )
 
-    def guarded(self, port: int, token: str) -> ASGIApp:
-        """The application behind access control."""
+    def guarded(self, port: int, token: str, on_new_token: Callable[[str], None] | None = None) -> ASGIApp:
+        """The application behind access control; `on_new_token` is called with the next token when one is used."""
         get, post = ["GET"], ["POST"]
         routes = [
             Route("/", self._with_unchanged_data(self.check), methods=get),
@@ -66,9 +67,14 @@ class ReviewApp:
             Route("/undo", self.undo, methods=post),
         ]
         app = Starlette(
-            routes=routes, exception_handlers={InputError: self.input_error, sqlite3.Error: self.database_error}
+            routes=routes,
+            exception_handlers={
+                InputError: self.input_error,
+                ReviewDatabaseError: self.database_error,
+                sqlite3.Error: self.database_error,
+            },
         )
-        return AccessGuard(app, port=port, token=token)
+        return AccessGuard(app, port=port, token=token, on_new_token=on_new_token)
 
     def _with_unchanged_data(self, handler: Callable[[Request], Response]) -> Callable[[Request], Response]:
         """A handler that raises InputError if another process imports the data again before or during the request."""
@@ -123,8 +129,9 @@ class ReviewApp:
             sampling = request_forms.parse_choice(fields, "sampling", SAMPLINGS)
             self.store.set(target=str(target), sampling=sampling, blind=blind_text)
             return RedirectResponse("/clean", 303)
-        target, blind = int(self.store.get("target", "10")), self._blind()
-        sampling = self.store.get("sampling", SAMPLINGS[0])
+        stored = {name: self.store.get(name, "") for name in ("target", "sampling")}
+        target = request_forms.parse_int(stored, "target", 10, 1, request_forms.MAX_SAMPLES_PER_CLASS)
+        sampling, blind = request_forms.parse_choice(stored, "sampling", SAMPLINGS), self._blind()
         progress = clean_set_sampling.progress(self.store, len(self.source.classes), target)
         sampling = sampling if self.source.run is not None else SAMPLINGS[0]
         previous = self._last_clean_verdict(request_forms.parse_int(fields, "n", 0))
@@ -171,18 +178,17 @@ class ReviewApp:
         if name not in exports.EXPORTS:
             return self._not_found()
         options = {"drawn": True} if name == "clean" and request.query_params.get("drawn") == "1" else {}
-        lines = list(exports.csv_lines(exports.EXPORTS[name](self.store, self.source, **options)))
+        rows = exports.EXPORTS[name](self.store, self.source, **options)
+        text = "".join(exports.csv_lines(rows, spreadsheet_safe=True))  # people open downloads with a double click
         headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-        return StreamingResponse(iter(lines), media_type="text/csv; charset=utf-8", headers=headers)
+        return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
     def image(self, request: Request) -> Response:
         """The image of a sample, by its number."""
-        number = request.path_params["n"]
-        row = (
-            filters.get_sample(self.store, int(number))
-            if number.isascii() and number.isdigit() and len(number) < 20
-            else None
-        )
+        try:
+            row = filters.get_sample(self.store, request_forms.parse_int(request.path_params, "n", 0))
+        except InputError:
+            return self._not_found()
         if row is None or self.source.display.kind != "image" or request.path_params["size"] not in ("small", "large"):
             return self._not_found()
         try:
@@ -269,10 +275,13 @@ class ReviewApp:
         if blind:
             return card
         names = [*self.source.classes, ""]
-        probabilities = [
-            {"name": names[c], "p": p, "given": c == row["given"], "label": c == row["label"]}
-            for c, p in json.loads(row["probabilities"])
-        ]
+        try:
+            probabilities = [
+                {"name": names[c], "p": float(p), "given": c == row["given"], "label": c == row["label"]}
+                for c, p in json.loads(row["probabilities"])
+            ]
+        except (ValueError, TypeError, IndexError, RecursionError):
+            raise ReviewDatabaseError(self.store.path, f"the probabilities of sample {row['n']} are invalid") from None
         return card | {
             "id": row["id"],
             "given": names[row["given"]],
@@ -315,10 +324,11 @@ class ReviewApp:
         """The page for invalid input."""
         return HTMLResponse(self._render("error.html", page="", message=str(error)), 400)
 
-    def database_error(self, _request: Request, error: Exception) -> Response:
-        """The page for database errors, such as a full disk or a locked file."""
-        message = f"The verdict was not saved: {self.store.path}: {error}"
-        return HTMLResponse(self._render("error.html", page="", message=message), 500)
+    def database_error(self, request: Request, error: Exception) -> Response:
+        """The page for database errors, such as a full disk, a locked or a damaged file."""
+        problem = ReviewDatabaseError(self.store.path, error) if isinstance(error, sqlite3.Error) else error
+        consequence = "The verdict was not saved: " if request.method == "POST" else ""
+        return HTMLResponse(self._render("error.html", page="", message=f"{consequence}{problem}"), 500)
 
     def _conflict(self, form: dict[str, str], n: int) -> Response:
         """The response to a conflict: the sample with its current verdict."""

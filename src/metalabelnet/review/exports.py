@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.data.files.spreadsheet import escape_formula
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from metalabelnet.review.source import ReviewSource
     from metalabelnet.review.store import ReviewStore
@@ -61,16 +62,15 @@ def corrected_labels(store: ReviewStore, source: ReviewSource) -> ExportRows:
         "SELECT s.id, s.given, s.label, s.clean_label, s.confidence, c.kind, c.label AS decided FROM samples s "
         "LEFT JOIN current_verdicts c ON c.n = s.n WHERE c.kind IS NULL OR c.kind != 'unusable' ORDER BY s.position"
     )
-    for row in store.connection().execute(query):
-        candidates = (
-            ("person", row["decided"] if row["kind"] == "label" else -1),
-            ("clean", row["clean_label"]),
-            ("run", row["label"]),
-            ("given", row["given"]),
-        )
-        origin, label = next(((origin, label) for origin, label in candidates if label >= 0), ("", -1))
-        confidence = f"{row['confidence']:.6f}" if origin == "run" else ""
-        yield row["id"], names[row["given"]], names[label], origin, confidence
+    for name, given, corrected, clean, confidence, kind, decided in store.connection().execute(query):
+        if kind == "label":
+            yield name, names[given], names[decided], "person", ""
+        elif clean >= 0:
+            yield name, names[given], names[clean], "clean", ""
+        elif corrected >= 0:
+            yield name, names[given], names[corrected], "run", f"{confidence:.6f}"
+        else:
+            yield name, names[given], names[given], "given" if given >= 0 else "", ""
 
 
 def all_verdicts(store: ReviewStore, source: ReviewSource) -> ExportRows:
@@ -95,9 +95,16 @@ EXPORTS: dict[str, Callable[[ReviewStore, ReviewSource], ExportRows]] = {
 }
 
 
-def csv_lines(rows: ExportRows) -> Iterator[str]:
-    """Format rows as CSV lines."""
+class _Echo:
+    """A file for a CSV writer whose `writerow` returns the line."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def csv_lines(rows: ExportRows, *, spreadsheet_safe: bool = False) -> Iterator[str]:
+    """Format rows as CSV lines; `spreadsheet_safe` escapes cells that a spreadsheet would evaluate as formulas."""
+    write_row: Callable[[Iterable[Any]], Any] = csv.writer(_Echo(), lineterminator="\n").writerow
     for row in rows:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(row)
-        yield text.getvalue()
+        cells = (escape_formula(cell) if isinstance(cell, str) else cell for cell in row) if spreadsheet_safe else row
+        yield write_row(cells)

@@ -21,6 +21,8 @@ SPLITS = ("train", "clean", "test", "left out")
 VIEWS = ("grid", "one")
 MAX_SAMPLES_PER_CLASS = 100_000
 MAX_FORM_BYTES = 1 << 16
+MAX_INTEGER = 2**63 - 1  # of SQLite
+MAX_DIGITS = len(str(MAX_INTEGER))
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -44,10 +46,10 @@ def parse_choice(fields: Fields, name: str, choices: Sequence[str]) -> str:
     return value
 
 
-def parse_int(fields: Fields, name: str, default: int, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+def parse_int(fields: Fields, name: str, default: int, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
     """An integer within the bounds."""
     text = fields.get(name, "") or str(default)
-    if not (text.isascii() and text.isdigit() and minimum <= int(text[:20]) <= maximum):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and minimum <= int(text) <= maximum):
         raise InputError(f"{name} {text[:40]!r} is not an integer from {minimum} to {maximum}")
     return int(text)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -119,11 +120,14 @@ class RunLabelTable:
     def _parse_row(self, own: list[str], cells: list[str]) -> LabelRow:
         index, name, given, label, confidence, suspect, suspicion = own
         try:
-            return LabelRow(
+            row = LabelRow(
                 int(index), name, given, label, float(confidence), int(suspect), float(suspicion or -1), cells
             )
         except ValueError:
             raise self._damaged() from None
+        if row.suspect not in (0, 1) or not (math.isfinite(row.confidence) and math.isfinite(row.suspicion)):
+            raise self._damaged()
+        return row
 
     def _damaged(self) -> InputError:
         return InputError(f"{self.file} is an incomplete label table: {DAMAGED_HINT}")
@@ -133,6 +137,8 @@ class RunLabelTable:
             p = class_probabilities(row.cells)
         except ValueError:
             raise self._damaged() from None
+        if not all(math.isfinite(value) for _, value in p):
+            raise self._damaged()
         return {
             "split": "train",
             "given": self._class_numbers[row.given],

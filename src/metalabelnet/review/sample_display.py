@@ -60,14 +60,10 @@ class SampleDisplay:
                 warnings.simplefilter(
                     "ignore"
                 )  # Pillow warns about odd files; decode() rejects images that are too large
-                width, height, is_gray = images.read_header(item)
-                scale = min(1.0, side / max(width, height))
-                shape = (1 if is_gray else 3, max(1, round(height * scale)), max(1, round(width * scale)))
-                shape = _rotate_shape(item, shape)
-                pixels = images.decode(item, shape)
+                pixels = images.decode_to_fit(item, side)
         except Exception as error:  # Pillow raises many exception types, even SyntaxError
             raise InputError(describe_error(error)) from error
-        image = Image.fromarray(pixels[0].numpy() if is_gray else pixels.permute(1, 2, 0).contiguous().numpy())
+        image = Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy())
         return _encode(image, "PNG" if max(image.size) <= MAX_SIDE_PIXELS["small"] else "JPEG")
 
     def text(self, position: int) -> str:
@@ -104,15 +100,6 @@ class _TensorItems:
     def __getitem__(self, position: int) -> torch.Tensor:
         sample: torch.Tensor = self.x[position : position + 1][0]
         return sample
-
-
-def _rotate_shape(path: Any, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The shape with height and width exchanged if the EXIF orientation says so."""
-    from PIL import Image
-
-    with Image.open(path) as image:
-        rotated = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-    return (shape[0], shape[2], shape[1]) if rotated else shape
 
 
 def _encode(image: Any, kind: str) -> tuple[bytes, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from typing import TYPE_CHECKING
 
@@ -28,19 +27,34 @@ def check_installed() -> None:
         raise missing_package_error("starlette, uvicorn, jinja2 and Pillow", "review", "the review page") from error
 
 
-def serve(source: ReviewSource, store: ReviewStore, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until stopped; `on_ready` is called with the address, including the token, once it can be opened."""
+def serve(
+    source: ReviewSource,
+    store: ReviewStore,
+    port: int,
+    on_ready: Callable[[str], None],
+    on_visit: Callable[[str], None],
+) -> None:
+    """Serve until stopped.
+
+    `on_ready` is called with the address, including the token, once it can be opened. It can be opened once: `on_visit`
+    is then called with the next address.
+    """
     import uvicorn
 
+    from metalabelnet.review.access import new_token
     from metalabelnet.review.app import ReviewApp
 
     with bind(port) as server_socket:
-        actual_port, token = int(server_socket.getsockname()[1]), secrets.token_urlsafe(24)
-        app = ReviewApp(source, store).guarded(actual_port, token)
+        actual_port, token = int(server_socket.getsockname()[1]), new_token()
+
+        def address(token: str) -> str:
+            return f"http://{LOOPBACK}:{actual_port}/?token={token}"
+
+        app = ReviewApp(source, store).guarded(actual_port, token, lambda token: on_visit(address(token)))
         config = uvicorn.Config(
             app, lifespan="off", ws="none", http="h11", proxy_headers=False, log_level="warning", server_header=False
         )
-        on_ready(f"http://{LOOPBACK}:{actual_port}/?token={token}")  # the socket accepts connections already
+        on_ready(address(token))  # the socket accepts connections already
         uvicorn.Server(config).run(sockets=[server_socket])
 
 

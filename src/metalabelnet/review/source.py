@@ -17,7 +17,7 @@ from metalabelnet.data.files.reader import ListedData, ReadOptions, is_folder_or
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
 from metalabelnet.review.informativeness import DEFAULT_MEASURE
-from metalabelnet.review.run_label_table import RunLabelTable
+from metalabelnet.review.run_label_table import DAMAGED_HINT, RunLabelTable
 from metalabelnet.review.sample_display import SampleDisplay, display_rows
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train import Run, RunFolder
@@ -122,6 +122,8 @@ class ReviewSource:
             seen[name] += 1
         trained = bytearray(len(self.ids))  # the table may have a million rows, so they are not kept
         for position, columns in () if self.run is None else _label_table(self):
+            if trained[position]:
+                raise InputError(f"{self.run}/labels.csv has two rows for {self.ids[position]!r}: {DAMAGED_HINT}")
             trained[position] = 1
             yield SampleRow(n=numbers[position], position=position, id=self.ids[position], **columns)
         for position in (position for position, done in enumerate(trained) if not done):
@@ -158,7 +160,10 @@ def open_source(
         If the run is not finished, or the data cannot be read or is not that of the run.
     """
     moved = {name: new_path for name, new_path in (("data", data), ("clean", clean)) if new_path is not None}
+    unused = " ".join(_read_arguments(read_options)[::2])
     if (Path(path) / "run.json").is_file():
+        if unused:
+            raise InputError(f"{unused} is for data, but {path} is a run, which reads its data as in training: omit it")
         return _from_run(Path(path), moved)
     for name in moved:
         raise InputError(
@@ -166,12 +171,16 @@ def open_source(
         )
     if path not in DATASETS and is_folder_or_table(Path(path)):
         return _from_files(path, read_options, None, None)
+    if unused and (path in DATASETS or Path(path).exists()):
+        raise InputError(f"{unused} is for a folder or a table, and {path} is neither: omit it")
     return _from_arrays(path, None, None)
 
 
 def _from_run(folder: Path, moved: Mapping[str, str]) -> ReviewSource:
     files = RunFolder(folder)
     files.summary()  # raises an error if the run is not finished
+    if files.has("labels.csv"):
+        files.open("labels.csv").close()  # raises an error if the file has changed
     run = files.run(**{"clean_file" if name == "clean" else name: new_path for name, new_path in moved.items()})
     if run.data_format == "memory":
         raise InputError(f"{folder} was trained on data in memory, which cannot be shown: train on a file instead")

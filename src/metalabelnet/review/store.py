@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from metalabelnet.review.source import ReviewSource, SampleRow
 
 VERSION = "1"
+LOCK_TIMEOUT_SECONDS = 30.0
+_ADVICE = {  # by SQLite's primary result code; any other error means damage
+    sqlite3.SQLITE_BUSY: "close the program that uses it, or use another file with --db FILE",
+    sqlite3.SQLITE_LOCKED: "close the program that uses it, or use another file with --db FILE",
+    sqlite3.SQLITE_FULL: "free some space, or use a file on another disk with --db FILE",
+    sqlite3.SQLITE_IOERR: "check the disk, or use a file on another disk with --db FILE",
+    sqlite3.SQLITE_READONLY: "make it writable, or use another file with --db FILE",
+    sqlite3.SQLITE_CANTOPEN: "use a file in a folder that you can write to with --db FILE",
+}
+_DAMAGED_ADVICE = "the file is damaged: restore a copy of it, or use another file with --db FILE"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS metadata (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verdicts (
@@ -78,6 +88,43 @@ _INDEXES = {
     "by_clean_label": "(position) WHERE clean_label >= 0",
 }
 
+_IS_CLASS = "(typeof({0}) = 'integer' AND {0} BETWEEN {1} AND :last_class)"
+_INVALID_SAMPLE = (
+    "NOT ("
+    + " AND ".join(
+        (
+            "typeof(position) = 'integer' AND position BETWEEN 0 AND :last_position",
+            *(_IS_CLASS.format(name, -1) for name in ("given", "label", "stratum", "clean_label")),
+            *(f"typeof({name}) = 'real'" for name in ("confidence", "suspicion", "informativeness")),
+            *(f"typeof({name}) = 'text'" for name in ("id", "split", "probabilities")),
+        )
+    )
+    + ")"
+)
+_LABEL_FITS_KIND = f"CASE kind WHEN 'label' THEN {_IS_CLASS.format('label', 0)} ELSE label IS NULL END"
+_INVALID_VERDICTS = {
+    "current_verdicts": f"NOT (typeof(v) = 'integer' AND typeof(kind) = 'text' AND {_LABEL_FITS_KIND})",
+    "verdicts": f"NOT (typeof(kind || page || time) = 'text' AND {_LABEL_FITS_KIND})",
+}
+
+
+class ReviewDatabaseError(InputError):
+    """The SQLite file cannot be used: locked, damaged, no database at all, or the disk is full."""
+
+    def __init__(self, path: Path, problem: sqlite3.Error | OSError | str) -> None:
+        code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+        advice = _ADVICE[sqlite3.SQLITE_CANTOPEN] if isinstance(problem, OSError) else _ADVICE.get(code)
+        super().__init__(f"{path} cannot be used ({problem}): {advice or _DAMAGED_ADVICE}")
+
+
+@contextmanager
+def database_errors(path: Path) -> Iterator[None]:
+    """Raise the errors of SQLite as `ReviewDatabaseError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ReviewDatabaseError(path, error) from error
+
 
 class ReviewStore:
     """The SQLite file, with a connection for each thread."""
@@ -87,7 +134,7 @@ class ReviewStore:
         self._imported: str | None = None  # fingerprint of the samples as this process knows them
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
-        with self.transaction() as db:
+        with database_errors(path), self.transaction() as db:
             version = db.execute("SELECT value FROM metadata WHERE name = 'version'").fetchone()
             if version is None:
                 db.execute("INSERT INTO metadata VALUES ('version', ?)", (VERSION,))
@@ -111,10 +158,11 @@ class ReviewStore:
         db.execute("BEGIN IMMEDIATE")
         try:
             yield db
+            db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:  # SQLite itself rolls back after some errors, such as a full disk
+                db.execute("ROLLBACK")
             raise
-        db.execute("COMMIT")
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
@@ -147,11 +195,13 @@ class ReviewStore:
         layout = hashlib.sha256(repr((_SAMPLES, _STRATUM_SIZES, _INDEXES)).encode()).hexdigest()
         fingerprint = f"{source.fingerprint} {layout}"
         if self.get("source", "") == fingerprint:
+            self._check_values(self.connection(), source)
             self._imported = fingerprint
             return
         self.connection().execute("PRAGMA cache_size = -262144")  # KiB; the primary keys are in random order
         with self.transaction() as db:
             self._check_rows(db, source)
+            self._renumber_classes(db, source.classes)
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'samples'").fetchone() is not None:
                 judged = "SELECT n, id FROM samples WHERE n IN (SELECT n FROM verdicts)"
                 db.execute(f"INSERT OR REPLACE INTO sample_ids {judged}")
@@ -167,12 +217,22 @@ class ReviewStore:
                 "INSERT INTO stratum_sizes "
                 "SELECT split, stratum, given >= 0, count(*) FROM samples GROUP BY split, stratum, 3"
             )
-            self._renumber_classes(db, source.classes)
+            self._check_values(db, source)
             db.execute("INSERT OR REPLACE INTO metadata VALUES ('source', ?)", (fingerprint,))
             db.execute("PRAGMA analysis_limit = 1000")
             db.execute("ANALYZE samples")
         self._imported = fingerprint
         self.connection().execute("PRAGMA cache_size = -8192")
+
+    def _check_values(self, db: sqlite3.Connection, source: ReviewSource) -> None:
+        """Raise ReviewDatabaseError if a value is out of range: the file may come from somebody else."""
+        bounds = {"last_class": len(source.classes) - 1, "last_position": len(source) - 1}
+        count, invalid = db.execute(f"SELECT count(*), total({_INVALID_SAMPLE}) FROM samples", bounds).fetchone()  # noqa: S608
+        if count != len(source) or invalid:
+            raise ReviewDatabaseError(self.path, f"{int(invalid) or abs(count - len(source))} samples are invalid")
+        for table, condition in _INVALID_VERDICTS.items():
+            if db.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", bounds).fetchone() is not None:  # noqa: S608
+                raise ReviewDatabaseError(self.path, "a verdict is invalid")
 
     def _check_rows(self, db: sqlite3.Connection, source: ReviewSource) -> None:
         """Raise InputError if rows identified by number have verdicts and have changed; rows may be appended."""
@@ -181,7 +241,8 @@ class ReviewStore:
         count, _, digest = before.partition(" ")
         appended = (
             source.ids_are_row_numbers
-            and bool(count)
+            and count.isascii()
+            and count.isdigit()
             and len(source) > int(count)
             and source.digest(int(count)) == digest
         )
@@ -194,10 +255,19 @@ class ReviewStore:
 
     def _renumber_classes(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
         """Update the class numbers of verdicts if the classes of the data have changed."""
-        before = json.loads(self.get("classes", "[]"))
+        try:
+            before = json.loads(self.get("classes", "[]"))
+        except (ValueError, RecursionError):
+            raise ReviewDatabaseError(self.path, "the class names are invalid") from None
         if before and before != list(classes):
             number = {name: k for k, name in enumerate(classes)}
             used = [row[0] for row in db.execute("SELECT DISTINCT label FROM verdicts WHERE label IS NOT NULL")]
+            if not (
+                isinstance(before, list)
+                and all(isinstance(name, str) for name in before)
+                and all(isinstance(k, int) and 0 <= k < len(before) for k in used)
+            ):
+                raise ReviewDatabaseError(self.path, "the class names are invalid")
             removed = [before[k] for k in used if before[k] not in number]
             if removed:
                 raise InputError(
@@ -214,14 +284,17 @@ class ReviewStore:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            if not self.path.exists():
+                self.path.touch(mode=0o600)  # SQLite gives its other files the same mode
+            db = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
             db.row_factory = sqlite3.Row
+            db.execute("PRAGMA trusted_schema = OFF")  # the file may come from somebody else
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             db.execute(f"PRAGMA mmap_size = {1 << 30}")  # threads share the page cache of the system
             db.executescript(_TABLES)
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"{self.path} cannot store verdicts ({error}); use another file with --db FILE") from error
+        except (sqlite3.Error, OSError) as error:
+            raise ReviewDatabaseError(self.path, error) from error
         return db
 
 

@@ -1,66 +1,111 @@
-"""Checkpoints, and atomic writes: after a crash a file has its old or its new content."""
+"""Checkpoints: the state of a run in one file, with a digest, and the checkpoint before it.
+
+A file is a header, the SHA-256 of the rest, and the rest, which `torch.save` wrote. The digest detects damage, which
+`torch.load` does not; it is no protection against people who want to change the file. The state that is read must
+therefore be checked before it is used (`TrainingLoop.restore`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
-import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+HEADER = b"metalabelnet checkpoint 1\n"
+DIGEST_BYTES = 32
 
-def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write to a temporary file in the same folder, sync, and rename it.
 
-    If the disk is full, the temporary file is removed and the old file stays. Without `sync` the call does not wait
-    for the disk: the file survives a crash of the process, but perhaps not of the machine.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        error.filename = str(path)  # the error of a full disk names no file
-        raise
-    if sync:
-        _sync_folder(path.parent)
+class DamagedCheckpointError(InputError):
+    """The file is not a checkpoint, or its content is not what was written."""
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and the one before it is used."""
+
+
+def previous(path: Path) -> Path:
+    """Return the path of the checkpoint before the one at `path`."""
+    return path.with_name("previous.pt")
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint: nested dicts and lists of tensors, numbers and strings."""
+    """Write a checkpoint: nested dicts and lists of tensors, numbers and strings. The one before it is kept."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
+    content = buffer.getbuffer()
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, HEADER + hashlib.sha256(content).digest(), content, keep_as=previous(path))
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint. No code in it is executed."""
+    """Read one checkpoint. No code in it is executed.
+
+    Raises
+    ------
+    DamagedCheckpointError
+        If the file is damaged.
+    InputError
+        If it is a link, or not a regular file.
+    """
+    if path.is_symlink():
+        raise InputError(f"{path} is a symbolic link: replace it by what it points to")
+    with open_regular_file(path) as file:
+        content = memoryview(file.read())
+    start = len(HEADER) + DIGEST_BYTES
+    if content[: len(HEADER)] != HEADER:
+        raise _damaged(path, "it has no header of one")
+    if hashlib.sha256(content[start:]).digest() != content[len(HEADER) : start]:
+        raise _damaged(path, "its digest is wrong")
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(io.BytesIO(content[start:]), map_location=device, weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{path} is not a metalabelnet checkpoint ({reason}): remove it to train from the start"
-        ) from error
+        reason = " ".join(str(error).partition("\n")[0].split())[:80]
+        raise _damaged(path, reason or type(error).__name__) from error
+    if not isinstance(state, dict):
+        raise _damaged(path, f"it has a {type(state).__name__}, not a dict")
     return state
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename durable (POSIX only: elsewhere a folder cannot be opened)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+def load_latest(path: Path, device: torch.device) -> tuple[dict[str, Any], Path] | None:
+    """Read the checkpoint at `path` or, if it is damaged or missing, the one before it.
+
+    Returns
+    -------
+    tuple of dict and Path, or None
+        The state and its file; None if there is no checkpoint.
+    """
+    damage: DamagedCheckpointError | None = None
+    for file in (path, previous(path)):
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            state = load(file, device)
+        except FileNotFoundError:
+            continue
+        except DamagedCheckpointError as error:
+            damage = damage or error
+            continue
+        if damage is not None:
+            warnings.warn(
+                f"{path} is damaged and will be replaced: resuming from the checkpoint before it, with the same result",
+                DamagedCheckpointWarning,
+                stacklevel=2,
+            )
+        return state, file
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _damaged(path: Path, reason: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"{path} is not a metalabelnet checkpoint ({reason}): remove {path.parent} to train from the start"
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.core.state_check import check_float, check_int, check_keys, check_same_form, check_tensor
 from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark, wait_for_device, without_cudnn_benchmark
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
@@ -25,7 +26,7 @@ from metalabelnet.labels.snapshots import (
     clean_labels,
     snapshot_logits,
 )
-from metalabelnet.train import checkpoint
+from metalabelnet.train import checkpoint, json_files
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.data_digest import compute_data_digest
 from metalabelnet.train.prepare import prepare
@@ -139,16 +140,16 @@ def training_steps(
     if files is not None:
         files.check_data(data_digest)
     loop = TrainingLoop(run, problem, net, files, concurrent_runs)
-    if files is not None:
-        facts = {
-            "data_digest": data_digest,
-            "classes": problem.train.classes,
-            "shape": problem.shape,
-            "bytes": problem.train.x.dtype == torch.uint8,
-            "own_net": None if net is None else f"{type(net).__module__}.{type(net).__qualname__}",
-        }
-        files.create(run, encoder_config=problem.encoder_config, **facts)
     with nullcontext() if files is None else files.lock():
+        if files is not None:
+            facts = {
+                "data_digest": data_digest,
+                "classes": problem.train.classes,
+                "shape": problem.shape,
+                "bytes": problem.train.x.dtype == torch.uint8,
+                "own_net": None if net is None else f"{type(net).__module__}.{type(net).__qualname__}",
+            }
+            files.create(run, encoder_config=problem.encoder_config, **facts)
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
 
@@ -235,6 +236,10 @@ def train(
             checkpoint_seconds=checkpoint_seconds,
         )
     )
+
+
+_STATE_KEYS = ("method", "epoch", "step", "losses", "history", "best", "soft_labels", "snapshots", "seconds")
+_BEST_KEYS = ("epoch", "accuracy", "loss", "model", "soft_labels")
 
 
 class TrainingLoop:
@@ -429,16 +434,60 @@ class TrainingLoop:
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
     def restore(self) -> None:
-        """Load the checkpoint, if there is one."""
-        if self.files is None or not self.files.checkpoint.exists():
+        """Load the last intact checkpoint, if there is one. Its content is checked before it is used."""
+        if self.files is None:
             return
-        state = checkpoint.load(self.files.checkpoint, self.problem.train.x.device)
-        self.method.load_state_dict(state.pop("method"))
-        self.snapshots.load_state(state.pop("snapshots"))
-        for name, value in state.items():
-            setattr(self, name, value)
+        latest = checkpoint.load_latest(self.files.checkpoint, self.problem.train.x.device)
+        if latest is None:
+            return
+        state, file = latest
+        try:
+            self.check_state(state)
+            self.method.load_state_dict(state["method"])
+            if state["best"] is not None:
+                check_same_form(state["best"]["model"], self.method.model_state_dict(), "best.model")
+        except (InputError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(
+                f"{file} is no checkpoint of this run ({reason}): remove {file.parent} to train from the start"
+            ) from error
+        self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
+        self.losses, self.soft_labels = state["losses"], state["soft_labels"]
+        self.history, self.best = state["history"], state["best"]
+        self.snapshots.load_state(state["snapshots"])
+        if file != self.files.checkpoint:  # the next checkpoint must keep this one, not a damaged one
+            file.replace(self.files.checkpoint)
         self.files.write_metrics(self.history)
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise InputError for a state that `save` cannot have written in this run. `Method` checks its own part."""
+        check_keys(state, _STATE_KEYS, "the checkpoint")
+        check_keys(state["method"], state["method"], "method")  # a dict, whose keys the method checks
+        check_int(state["epoch"], 0, self.method.epochs - 1, "epoch")
+        steps = self.batches.steps(labeled_only=self.method.labeled_only(state["epoch"]))
+        check_int(state["step"], 1, steps, "step")
+        check_float(state["seconds"], "seconds", low=0.0)
+        check_tensor(state["losses"], (steps,), torch.float32, "losses")
+        history = state["history"]
+        if not isinstance(history, list) or len(history) != state["epoch"]:
+            raise InputError(f"history has not the metrics of {state['epoch']} epochs")
+        for epoch, metrics in enumerate(history):
+            check_keys(metrics, metrics, "history")
+            json_files.check_fields("history", metrics, json_files.METRICS, json_files.OPTIONAL_METRICS)
+            check_int(metrics["epoch"], epoch, epoch, "history.epoch")
+        soft_labels = [("soft_labels", state["soft_labels"])]
+        if (best := state["best"]) is not None:
+            check_keys(best, _BEST_KEYS, "best")
+            check_int(best["epoch"], 0, state["epoch"] - 1, "best.epoch")
+            check_float(best["accuracy"], "best.accuracy")
+            if type(best["loss"]) is not float:  # NaN is possible
+                raise InputError("best.loss is not a number")
+            soft_labels.append(("best.soft_labels", best["soft_labels"]))
+        for name, value in soft_labels:
+            if value is not None:
+                check_tensor(value, (len(self.problem.train), len(self.problem.train.classes)), None, name)
+        self.snapshots.check_state(state["snapshots"], self.method, self.problem)
 
     @without_cudnn_benchmark()
     def finish(self) -> Result:
@@ -485,6 +534,5 @@ class TrainingLoop:
             self.files.write("confusion.json", json.dumps({"part": part, "counts": counts}) + "\n")
             self.files.write_metrics(self.history)
             self.files.write_executed(self.engine.executed())
-            self.files.write_json("summary.json", summary)
-            self.files.clean_up()
+            self.files.finish(summary)
         return Result(summary=summary, history=self.history, method=self.method, labels=labels)

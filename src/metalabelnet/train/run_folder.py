@@ -10,13 +10,17 @@ labels.npy         probabilities of all classes, if there are too many for label
 soft_labels.npy    soft labels of the method, if there are too many classes for labels.csv
 confusion.json     nonzero cells of the confusion matrix, on the test rows or else the validation rows
 encoder.json       configuration of the encoder that turned samples into tensors, for folders and tables
-checkpoint/        state to resume from and a lock; removed when the run is finished
+digests.json       SHA-256 of every other file; files are checked against it when they are read
+checkpoint/        state to resume from, the state before it, and a lock; removed when the run is finished
+
+A folder may come from a stranger: links are rejected, and all content is checked before it is used.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import io
 import json
 import math
@@ -26,17 +30,19 @@ import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 import metalabelnet
+from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_atomically
 from metalabelnet.errors import InputError
-from metalabelnet.train import checkpoint
+from metalabelnet.input_files.regular_files import open_regular_file
+from metalabelnet.train import json_files
 from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
@@ -44,6 +50,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from torch import Tensor
+
+
+FILES = frozenset(
+    (
+        *("run.json", "metrics.jsonl", "summary.json", "model.safetensors", "calibration.json", "labels.csv"),
+        *("labels.npy", "soft_labels.npy", "confusion.json", "encoder.json", "digests.json"),
+    )
+)
+DIGEST_CHUNK_BYTES = 1 << 20
+CHECKPOINT_FILES = frozenset(("state.pt", "previous.pt", "lock"))
 
 
 class RunBusyError(InputError):
@@ -76,6 +92,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / "checkpoint" / "state.pt"
+        self._written: dict[str, str] = {}  # digests of the files that this object has written
 
     @property
     def finished(self) -> bool:
@@ -100,10 +117,9 @@ class RunFolder:
         _check_outside_data(self.path, run)
         if existing != self.path:
             return
-        if not any(self.path.iterdir()):
-            return
+        self.check_links()
         if not (self.path / "run.json").exists():
-            if any(not entry.name.startswith(".run.json") for entry in self.path.iterdir()):
+            if not all(self._is_left_by_a_start(entry) for entry in self.path.iterdir()):
                 raise InputError(f"{self.path} is not empty and has no run.json: choose another folder with --out")
             return
         if not resume:
@@ -118,6 +134,24 @@ class RunFolder:
                     "resume with the settings of the run, or choose another folder with --out"
                 )
 
+    def check_links(self) -> None:
+        """Raise InputError if a file of the run, or the folder of its checkpoint, is a symbolic link.
+
+        Such a link would lead reads and writes out of the folder. The folder itself may be a link.
+        """
+        folder = self.checkpoint.parent
+        paths = [*(self.path / name for name in sorted(FILES)), folder]
+        if not folder.is_symlink():
+            paths += [folder / name for name in sorted(CHECKPOINT_FILES)]
+        for path in paths:
+            _check_no_link(path)
+
+    def _is_left_by_a_start(self, entry: Path) -> bool:
+        """Return whether a process that was killed before it wrote run.json has left this entry of the folder."""
+        if entry == self.checkpoint.parent and entry.is_dir():
+            return all(child.name == "lock" for child in entry.iterdir())
+        return is_temporary_file(entry, FILES)
+
     def check_data(self, digest: str) -> None:
         """Raise InputError if the data differs from the data the run was started with.
 
@@ -130,7 +164,7 @@ class RunFolder:
             )
 
     def create(self, run: Run, *, encoder_config: dict[str, Any] | None = None, **facts: Any) -> None:
-        """Create the folder with run.json and encoder.json, unless it holds a run already.
+        """Create the folder with run.json and encoder.json, or check that the run it holds has the same facts.
 
         Parameters
         ----------
@@ -142,7 +176,15 @@ class RunFolder:
             Further entries of run.json.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "run.json").exists():
+        if (self.path / "run.json").exists():
+            stored, new = self.metadata(), json.loads(json.dumps(facts))
+            for name in facts:
+                if stored.get(name, new[name]) != new[name]:
+                    raise InputError(
+                        f"{self.path / 'run.json'}: {name} is {str(stored[name])[:80]}, but that of the run is "
+                        f"{str(new[name])[:80]}: copy the run folder again, or choose another folder with --out"
+                    )
+        else:
             metadata = {
                 "run": dataclasses.asdict(run),
                 "method_settings": dataclasses.asdict(run.method_settings()),
@@ -150,34 +192,28 @@ class RunFolder:
                 "versions": versions(),
                 "commit": commit(),
             }
-            if encoder_config is not None:
-                self.write("encoder.json", json.dumps(encoder_config, ensure_ascii=False) + "\n")
             self.write_json("run.json", metadata)
+        if encoder_config is not None:  # also on resume: a process may have been killed before it wrote the file
+            self.write("encoder.json", json.dumps(encoder_config, ensure_ascii=False) + "\n")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold a lock against other processes that train in this folder. It is released when this process ends.
+        """Create the folder and hold a lock against other processes that train in it, until this process ends.
+
+        Temporary files that killed processes have left are removed.
 
         Raises
         ------
         RunBusyError
             If another process holds the lock.
         """
-        try:
-            import fcntl
-        except ImportError:  # not POSIX: no lock
-            yield
-            return
-        self.checkpoint.parent.mkdir(exist_ok=True)
-        with (self.checkpoint.parent / "lock").open("w") as lock_file:
-            try:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunBusyError(
-                    f"{self.path}: another process is training in this folder: wait until it ends, or stop it"
-                ) from None
-            except OSError:  # a file system without locks
-                pass
+        folder = self.checkpoint.parent
+        self.path.mkdir(parents=True, exist_ok=True)
+        _check_no_link(folder)
+        folder.mkdir(exist_ok=True)
+        with _lock_file(folder / "lock", self.path):
+            remove_temporary_files(self.path, FILES)
+            remove_temporary_files(folder, CHECKPOINT_FILES)
             yield
 
     def run(self, **changes: Any) -> Run:
@@ -194,18 +230,83 @@ class RunFolder:
         try:
             return Run(**{**fields, "lr_milestones": tuple(fields["lr_milestones"]), **changes})
         except (KeyError, TypeError) as error:
+            raise self._other_version(str(error)) from error
+
+    def _other_version(self, reason: str) -> InputError:
+        file = self.path / "run.json"
+        return InputError(f"{file} was written by another version ({reason}): train again, or use that version")
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file of the run for reading.
+
+        Raises
+        ------
+        InputError
+            If it is not a regular file, or differs from what the finished run wrote.
+        FileNotFoundError
+            If the run has no such file.
+        """
+        path = self.path / name
+        _check_no_link(path)
+        file = open_regular_file(path)
+        try:
+            self._check_digest(name, file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check_digest(self, name: str, file: BinaryIO) -> None:
+        """Raise InputError if an open file is not what the finished run wrote."""
+        expected = self._digests().get(name)
+        if expected is None:
+            return
+        digest = hashlib.sha256()
+        while chunk := file.read(DIGEST_CHUNK_BYTES):
+            digest.update(chunk)
+        file.seek(0)
+        if digest.hexdigest() != expected:
             raise InputError(
-                f"{self.path / 'run.json'} was written by another version ({error}): train again, or use that version"
-            ) from error
+                f"{self.path / name} has changed since the run wrote it: restore it from a copy of the run folder, or "
+                f"delete {self.path / 'digests.json'} to use it as it is"
+            )
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of the run. The errors are those of `open`."""
+        with self.open(name) as file:
+            return file.read()
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder has an entry of that name."""
+        return os.path.lexists(self.path / name)
+
+    def _digests(self) -> dict[str, str]:
+        """Return the digest of each file of a finished run; runs of earlier versions have none."""
+        file = self.path / "digests.json"
+        if not (self.finished and self.has(file.name)):
+            return {}
+        _check_no_link(file)
+        with open_regular_file(file) as opened:
+            digests = json_files.parse_object(file, opened.read(), {})
+        json_files.check_fields(file, digests, dict.fromkeys(digests, str))
+        return {**digests, **self._written}
 
     def metadata(self) -> dict[str, Any]:
         """Return the content of run.json."""
         file = self.path / "run.json"
-        if not file.is_file():
+        if not self.has(file.name):
             raise InputError(
                 f"{self.path} is not a run folder: it has no run.json; give a folder that train or compare has created"
             )
-        return _parse_object(file, file.read_bytes(), _METADATA_KEYS)
+        metadata = json_files.parse_object(
+            file, self.read(file.name), json_files.METADATA, json_files.OPTIONAL_METADATA
+        )
+        json_files.check_fields(file, metadata.get("executed", {}), {}, json_files.EXECUTED)
+        types = get_type_hints(Run)
+        if missing := [name for name in ("data", "method", "net", "noise", "seed") if name not in metadata["run"]]:
+            raise self._other_version(f"{missing[0]!r} is missing")
+        json_files.check_fields(file, metadata["run"], {}, types)
+        return metadata
 
     def summary(self) -> dict[str, Any]:
         """Return the content of summary.json."""
@@ -213,43 +314,25 @@ class RunFolder:
             self.metadata()  # raises InputError if this is not a run folder
             raise InputError(f"{self.path} has no summary.json: the run is not finished; resume it with --resume")
         file = self.path / "summary.json"
-        return _parse_object(file, file.read_bytes(), _SUMMARY_KEYS)
+        summary = json_files.parse_object(file, self.read(file.name), json_files.SUMMARY, json_files.OPTIONAL_SUMMARY)
+        json_files.check_fields(file, summary["samples"], json_files.SAMPLES)
+        return summary
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of each epoch so far."""
         file = self.path / "metrics.jsonl"
-        return (
-            [_parse_object(file, line, _METRICS_KEYS) for line in file.read_bytes().splitlines()]
-            if file.exists()
-            else []
-        )
-
-    def write_metrics(self, history: list[dict[str, Any]], *, sync: bool = True) -> None:
-        """Write metrics.jsonl as a whole: after a resume it must not have epochs past the checkpoint."""
-        text = "".join(json.dumps(line) + "\n" for line in history)
-        checkpoint.write_atomically(self.path / "metrics.jsonl", text.encode(), sync=sync)
-
-    def write_model(self, tensors: dict[str, Tensor]) -> None:
-        """Write model.safetensors."""
-        checkpoint.write_atomically(
-            self.path / "model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()})
-        )
-
-    def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Write an .npy file."""
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        checkpoint.write_atomically(self.path / name, buffer.getvalue())
+        lines = self.read(file.name).splitlines() if self.has(file.name) else []
+        return [json_files.parse_object(file, line, json_files.METRICS, json_files.OPTIONAL_METRICS) for line in lines]
 
     def weights(self, device: torch.device) -> dict[str, Tensor]:
         """Return the weights of the selected epoch by name."""
         file = self.path / "model.safetensors"
-        if not file.exists():
+        if not self.has(file.name):
             raise InputError(f"{self.path} has no model.safetensors: the run is not finished; resume it with --resume")
         try:
-            return load_file(file, device=str(device))
-        except (SafetensorError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            return {name: tensor.to(device) for name, tensor in from_bytes(self.read(file.name)).items()}
+        except SafetensorError as error:
+            reason = " ".join(str(error).split())[:80]
             raise InputError(
                 f"{file} is not a metalabelnet model ({reason}): copy the run folder again, or train again"
             ) from error
@@ -257,34 +340,52 @@ class RunFolder:
     def encoder_config(self) -> dict[str, Any] | None:
         """Return the content of encoder.json; None if the samples were tensors already."""
         file = self.path / "encoder.json"
-        try:
-            config: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read: {error}") from error
-        return config
+        if not self.has(file.name):
+            return None
+        return json_files.parse_object(file, self.read(file.name), json_files.ENCODER)
 
     def temperature(self) -> float:
         """Return the temperature that the logits are divided by for calibrated probabilities; 1 for old runs."""
         file = self.path / "calibration.json"
-        if not file.is_file():  # written by an earlier version
+        if not self.has(file.name):  # written by an earlier version
             return 1.0
-        try:
-            temperature = float(json.loads(file.read_text())["temperature"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file} is not a calibration file of a run ({error!r}): copy the run folder again, or train again"
-            ) from error
+        temperature = json_files.parse_object(file, self.read(file.name), json_files.CALIBRATION)["temperature"]
         if not (math.isfinite(temperature) and temperature > 0):
             raise InputError(f"{file}: temperature {temperature} is not a positive number")
-        return temperature
+        return float(temperature)
+
+    def confusion(self) -> dict[str, Any] | None:
+        """Return the content of confusion.json; None if the run has none."""
+        file = self.path / "confusion.json"
+        if not self.has(file.name):
+            return None
+        return json_files.parse_object(file, self.read(file.name), json_files.CONFUSION)
+
+    def write_metrics(self, history: list[dict[str, Any]], *, sync: bool = True) -> None:
+        """Write metrics.jsonl as a whole: after a resume it must not have epochs past the checkpoint."""
+        self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode(), sync=sync)
+
+    def write_model(self, tensors: dict[str, Tensor]) -> None:
+        """Write model.safetensors."""
+        self._write("model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()}))
+
+    def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write an .npy file."""
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        self._write(name, buffer.getbuffer())
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write an indented JSON file."""
-        self.write(name, json.dumps(content, indent=2) + "\n")
+        self.write(name, to_json(content))
 
     def write(self, name: str, text: str) -> None:
         """Write a text file atomically."""
-        checkpoint.write_atomically(self.path / name, text.encode())
+        self._write(name, text.encode())
+
+    def _write(self, name: str, content: bytes | memoryview, *, sync: bool = True) -> None:
+        write_atomically(self.path / name, content, sync=sync)
+        self._written[name] = hashlib.sha256(content).hexdigest()
 
     def write_executed(self, executed: dict[str, Any]) -> None:
         """Add to run.json how steps were executed (see `Engine.executed`); fallbacks before a resume stay listed."""
@@ -293,26 +394,50 @@ class RunFolder:
         fallbacks = [*earlier, *(reason for reason in executed["fallbacks"] if reason not in earlier)]
         self.write_json("run.json", metadata | {"executed": executed | {"fallbacks": fallbacks}})
 
-    def clean_up(self) -> None:
-        """Remove the checkpoint of a finished run."""
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write digests.json, then summary.json, with which the run is finished; then remove the checkpoint."""
+        text = to_json(summary)
+        digests = {**self._written, "summary.json": hashlib.sha256(text.encode()).hexdigest()}
+        digests.pop("digests.json", None)
+        self.write_json("digests.json", dict(sorted(digests.items())))
+        self.write("summary.json", text)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
 
 
-_METADATA_KEYS = {"run", "method_settings", "classes", "shape", "own_net"}
-_SUMMARY_KEYS = {"method", "dataset", "noise", "seed", "epochs", "selected_epoch", "clean_accuracy", "test_accuracy"}
-_SUMMARY_KEYS |= {"test_accuracy_last", "macro_f1", "ece", "samples", "seconds"}
-_METRICS_KEYS = {"epoch", "loss", "clean_accuracy", "test_accuracy"}
+def to_json(content: dict[str, Any]) -> str:
+    """Return the text of an indented JSON file."""
+    return json.dumps(content, indent=2) + "\n"
 
 
-def _parse_object(file: Path, content: bytes, keys: set[str]) -> dict[str, Any]:
-    """Return the JSON object in a file of a run; it must have at least these keys."""
+def _check_no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a symbolic link, and a run folder must not have any: replace it by what it points to"
+        )
+
+
+@contextmanager
+def _lock_file(file: Path, folder: Path) -> Iterator[None]:
+    """Hold a lock on a file, which is created if needed and never changed."""
     try:
-        parsed: dict[str, Any] = json.loads(content)
-    except ValueError as error:
-        raise InputError(f"{file} cannot be read ({error}): copy the run folder again, or train again") from error
-    if not isinstance(parsed, dict) or not parsed.keys() >= keys:
-        raise InputError(f"{file} is not a file of a metalabelnet run: train again in another folder")
-    return parsed
+        import fcntl
+    except ImportError:  # not POSIX: no lock
+        yield
+        return
+    _check_no_link(file)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunBusyError(
+                f"{folder}: another process is training in this folder: wait until it ends, or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def _check_outside_data(folder: Path, run: Run) -> None:

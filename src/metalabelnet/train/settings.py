@@ -35,6 +35,7 @@ from metalabelnet.run_options import (
     RunOptions,
 )
 
+MAX_EPOCHS, MAX_SAMPLES, MAX_SEED = 10**6, 10**12, 2**63 - 1
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
 
 
@@ -213,7 +214,7 @@ def recipe(data: str, **changes: Any) -> Run:
         published = METHODS[changes.get("method", Run.method)].traits.own_preset
         defaults |= published
         changes["settings"] = {**published.get("settings", {}), **changes.get("settings", {})}
-    if changes.get("epochs", 0) > 0:
+    if 0 < changes.get("epochs", 0) <= MAX_EPOCHS:
         defaults |= scale_schedule(changes["epochs"], defaults)
     return Run(**{"data": data, **defaults, **changes})
 
@@ -333,23 +334,30 @@ def _check_read_options(run: Run) -> None:
         raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
 
 
+def _check_counts(run: Run) -> None:
+    """Check that whole numbers are in their range. The maxima prevent overflow; no real run comes near them."""
+    for name, minimum, maximum in (
+        ("epochs", 1, MAX_EPOCHS),
+        ("warmup", 0, MAX_EPOCHS),
+        ("batch_size", 2, MAX_SAMPLES),
+        ("clean_size", 1, MAX_SAMPLES),
+        ("limit", 2, MAX_SAMPLES),
+        ("unlabeled", 0, MAX_SAMPLES),
+        ("snapshots", 0, MAX_EPOCHS),
+        ("seed", 0, MAX_SEED),
+    ):
+        value = getattr(run, name)
+        option = name.removesuffix("_size") if name == "clean_size" else name.replace("_", "-")
+        if value is not None and value < minimum:
+            raise InputError(f"{option} {value} is too small: the minimum is {minimum}")
+        if value is not None and value > maximum:
+            raise InputError(f"{option} {value} is too large: the maximum is {maximum}")
+
+
 def _check_numbers(run: Run) -> None:
     if isinstance(run.clean, str) and run.clean != ALL:
         raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
-    for name, minimum in (
-        ("epochs", 1),
-        ("warmup", 0),
-        ("batch_size", 2),
-        ("clean_size", 1),
-        ("limit", 2),
-        ("unlabeled", 0),
-        ("snapshots", 0),
-        ("seed", 0),
-    ):
-        value = getattr(run, name)
-        if value is not None and value < minimum:
-            option = name.removesuffix("_size") if name == "clean_size" else name.replace("_", "-")
-            raise InputError(f"{option} {value} is too small: the minimum is {minimum}")
+    _check_counts(run)
     if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format == "npz"):
         raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
     if any(epoch < 0 for epoch in run.lr_milestones):

@@ -11,6 +11,7 @@ from metalabelnet.cli.comparison import print_comparison
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
 from metalabelnet.cli.run_description import check_and_describe_jobs
+from metalabelnet.cli.unused_options import check_compared
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.launch.process_pool import Job, train_all
@@ -19,6 +20,8 @@ from metalabelnet.train.prepare import select_device
 
 if TYPE_CHECKING:
     import argparse
+
+MAX_SEEDS = 10_000
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -31,7 +34,10 @@ def compare(args: argparse.Namespace) -> None:
             raise unknown_name_error("method", name, [*METHODS, "all"])
     if args.seeds < 1:
         raise InputError(f"seeds {args.seeds} is too small: the minimum is 1")
+    if args.seeds > MAX_SEEDS:
+        raise InputError(f"seeds {args.seeds} is too large: the maximum is {MAX_SEEDS}")
     first = build_run(args, method=names[0])
+    check_compared(names, args.settings)
     out = args.out or Path("runs") / f"compare-{run_folder_name(first, with_method=False)}"
     jobs = [
         Job(run=build_run(args, method=name, seed=first.seed + k), folder=out / f"{name}-seed{first.seed + k}")

@@ -34,7 +34,10 @@ def predict(args: argparse.Namespace) -> None:
         def on_samples(done: int, total: int) -> None:
             display.samples(f"predicting {inputs}", done, total)
 
-        for row in predictor.predict(args.input, options, on_samples, failures.append):
+        def on_listed(count: int) -> None:
+            display.samples(f"listing {inputs}", count, 0)
+
+        for row in predictor.predict(args.input, options, on_samples, failures.append, on_listed):
             # The header is written with the first row: an error in the first sample leaves standard output empty.
             writer.writerows([row] if count else [predictor.columns(), row])
             count += 1
@@ -45,4 +48,4 @@ def predict(args: argparse.Namespace) -> None:
         listed = [*failures[:MAX_FAILURES_IN_MESSAGE], *(["…"] if len(failures) > MAX_FAILURES_IN_MESSAGE else [])]
         console.log(f"{len(failures)} sample{'s' if len(failures) > 1 else ''} skipped: {'; '.join(listed)}")
     if args.output is not None:
-        print(f"{count} rows written to {args.output}")
+        console.print(f"{count} rows written to {args.output}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
+from metalabelnet.cli.unused_options import check_reproduce_files, check_reproduce_options
 from metalabelnet.errors import DivergenceError, InputError, unknown_name_error
 from metalabelnet.reproduction import markdown_blocks
 from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE
@@ -33,14 +34,13 @@ if TYPE_CHECKING:
 def reproduce(args: argparse.Namespace) -> None:
     """Train the runs without a stored result, then write tables and figures."""
     console = Console()
+    check_reproduce_options(args)
     if args.list:
         print_list(console, args)
         return
     names = _parse_names(args.what)
     selection = _parse_selection(args)
     check_selection(names, selection)
-    if args.smoke and args.doc is not None:
-        raise InputError(f"doc {args.doc}: --smoke trains on other data; leave out --smoke or --doc")
     smoke_folder = _smoke_folder(args)
     results_folder = args.results or (smoke_folder or Path()) / "results"
     if not args.tables_only:
@@ -64,6 +64,7 @@ def _train(
 ) -> None:
     """Train the missing runs, within the time budget."""
     specs = [spec for name in names for spec in run_specs(name, selection)]
+    check_reproduce_files(args, specs)
     probs = None if args.noise_probs is None else check_noise_probs(args.noise_probs)
     if args.smoke:
         needs_probs = any(spec.needs_noise_probs for spec in specs)

@@ -6,10 +6,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.output_files import stdout_for_data, write_atomically
+from metalabelnet.cli.output_files import check_output_path, stdout_for_data, write_atomically
 from metalabelnet.data import ReadOptions
+from metalabelnet.errors import InputError
 from metalabelnet.review import exports, server, source
-from metalabelnet.review.store import ReviewStore
+from metalabelnet.review.browser import BrowserRedirect
+from metalabelnet.review.store import ReviewStore, database_errors
 
 if TYPE_CHECKING:
     import argparse
@@ -17,38 +19,66 @@ if TYPE_CHECKING:
 
 def review(args: argparse.Namespace) -> None:
     """Serve the review page, or export the clean set, the labels or the verdicts."""
+    _check_options(args)
     if args.export is None:
         server.check_installed()
+    elif args.output is not None:
+        check_output_path(args.output)
     console = Console()
     names = ("label", "image", "text", "features", "id")
     read_options = ReadOptions(**{name: getattr(args, name) for name in names})
     review_source = source.open_source(args.source, read_options, data=args.data, clean=args.clean)
-    store = ReviewStore(args.db or review_source.database)
-    with console.progress() as display:
-        store.import_samples(review_source, display.samples)
-    if args.export is not None:
-        _export(args, review_source, store, console)
-        return
+    path = args.db or review_source.database
+    with database_errors(path):
+        store = ReviewStore(path)
+        with console.progress() as display:
+            store.import_samples(review_source, display.samples)
+        if args.export is not None:
+            _export(args, review_source, store, console)
+            return
+    _serve(args, review_source, store, console)
 
-    def ready(address: str) -> None:
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options without effect."""
+    for name, value in (("-o", args.output), ("--spreadsheet-safe", args.spreadsheet_safe)):
+        if value and args.export is None:
+            raise InputError(f"{name} is for an export, and this serves a page: choose --export NAME, or leave it out")
+    for name, value in (("--open", args.open), ("--port", args.port)):
+        if value and args.export is not None:
+            raise InputError(f"{name} is for the page, and --export {args.export} serves none: leave out one of them")
+    if args.drawn and args.export != "clean":
+        raise InputError("--drawn selects samples of the clean set: use it with --export clean, or leave it out")
+
+
+def _serve(args: argparse.Namespace, review_source: source.ReviewSource, store: ReviewStore, console: Console) -> None:
+    """Serve the page until Ctrl-C."""
+    redirect = BrowserRedirect()
+
+    def on_ready(address: str) -> None:
         console.log(f"{len(review_source)} samples of {review_source.data}; verdicts are saved in {store.path}")
         console.print(address)
         console.log("press Ctrl-C to stop; every verdict is saved immediately")
         if args.open:
-            import webbrowser
+            redirect.open(address)
 
-            webbrowser.open(address)
+    def on_visit(next_address: str) -> None:
+        redirect.remove()
+        console.log(f"an address works once; for another browser: {next_address}")
 
     try:
-        server.serve(review_source, store, args.port, ready)
+        server.serve(review_source, store, args.port, on_ready, on_visit)
     except KeyboardInterrupt:
         console.log(f"stopped; verdicts saved; resume with: {shlex.join(['metalabelnet', *args.words])}")
+    finally:
+        redirect.remove()
 
 
 def _export(args: argparse.Namespace, review_source: source.ReviewSource, store: ReviewStore, console: Console) -> None:
     """Write the requested table as CSV."""
     options = {"drawn": args.drawn} if args.export == "clean" else {}
-    lines = list(exports.csv_lines(exports.EXPORTS[args.export](store, review_source, **options)))
+    rows = exports.EXPORTS[args.export](store, review_source, **options)
+    lines = list(exports.csv_lines(rows, spreadsheet_safe=args.spreadsheet_safe))
     if args.export == "clean":
         for note in review_source.notes:
             console.log(note)
@@ -59,4 +89,4 @@ def _export(args: argparse.Namespace, review_source: source.ReviewSource, store:
     else:
         with write_atomically(args.output) as file:
             file.writelines(lines)
-        print(f"{len(lines) - 1} rows written to {args.output}")
+        console.print(f"{len(lines) - 1} rows written to {args.output}")

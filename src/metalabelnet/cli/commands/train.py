@@ -10,7 +10,7 @@ from metalabelnet import train as training
 from metalabelnet.cli.build_run import build_run, run_folder_name
 from metalabelnet.cli.comparison import print_summary
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.interrupt import interruptible
+from metalabelnet.cli.interrupt import ignore_closed_terminal, interruptible
 from metalabelnet.cli.run_description import describe_run
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.labels.memorization_check import memorization_warning
@@ -34,18 +34,19 @@ def train(args: argparse.Namespace) -> None:
     if files.finished:
         console.log(f"{files.path} is already finished")
     else:
-        with interruptible() as stop, console.progress() as display:
+        with interruptible() as stop, ignore_closed_terminal(), console.progress() as display:
             problem = prepare(run, display.download, display.samples, stop=stop)
             for note in problem.notes:
                 console.log(note)
-            description = [describe_run(run, problem)]
+            description = describe_run(run, problem)
             if stop():  # before the first step, whose compilation may take minutes
                 raise RunStopped
 
             def on_progress(progress: Progress) -> None:
-                if description:  # printed at the first report: then network, samples and settings fit together
-                    console.log(description.pop())
-                display.update(0, run.method, progress)
+                with ignore_closed_terminal():
+                    while description:  # printed at the first report: then network, samples and settings fit together
+                        console.log(description.pop(0))
+                    display.update(0, run.method, progress)
 
             result = training.train(
                 run,

@@ -22,6 +22,7 @@ from metalabelnet.data.benchmarks.download import data_folder, fetch, md5_of
 from metalabelnet.data.files import npz
 from metalabelnet.data.rows import DataSet, Rows, make_rows
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.benchmarks.download import ProgressCallback
 
+MAX_MEMBER_BYTES = 1 << 28  # the largest file has 155 MB; a compressed one could expand to anything
 BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
 _CLASSES10 = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -119,12 +121,16 @@ def _read_npz(path: Path, published: CifarFiles) -> DataSet:
 
 def _read_folder(folder: Path, published: CifarFiles) -> dict[str, bytes]:
     """Return the bytes of each batch in the folder."""
+    contents = {}
     try:
-        return {name: (folder / name).read_bytes() for name in (*published.train, *published.test)}
+        for name in (*published.train, *published.test):
+            with open_regular_file(folder / name) as file:
+                contents[name] = file.read(MAX_MEMBER_BYTES)
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be read ({error}); unpack {published.archive} again, or delete the folder"
         ) from error
+    return contents
 
 
 def _read_archive(path: Path, published: CifarFiles) -> dict[str, bytes]:
@@ -135,11 +141,11 @@ def _read_archive(path: Path, published: CifarFiles) -> dict[str, bytes]:
     wanted = {f"{published.folder}/{name}": name for name in (*published.train, *published.test)}
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r|gz") as archive:
+        with open_regular_file(path) as opened, tarfile.open(fileobj=opened, mode="r|gz") as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() and member.name in wanted else None
                 if file is not None:
-                    found[wanted[member.name]] = file.read()
+                    found[wanted[member.name]] = file.read(MAX_MEMBER_BYTES)
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}); delete it to download it again") from error
     for member_name, name in wanted.items():

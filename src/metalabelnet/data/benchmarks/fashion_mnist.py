@@ -17,6 +17,7 @@ import torch
 from metalabelnet.data.benchmarks.download import FOLDER_VARIABLE, data_folder
 from metalabelnet.data.rows import DataSet, Rows, make_rows
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.regular_files import open_regular_file
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -28,6 +29,7 @@ FILES = (
     *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 )
 _UNSIGNED_BYTE = 0x08
+MAX_BYTES = 1 << 26  # the largest file has 47 MB; a compressed one could expand to anything
 
 
 def read(folder: Path | None = None) -> DataSet:
@@ -76,12 +78,14 @@ def _read_part(images_file: Path, labels_file: Path) -> Rows:
 
 def read_idx(path: Path, *, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return the uint8 array in an IDX file with this many axes (compressed if its name ends in .gz)."""
+    magic, header = bytes((0, 0, _UNSIGNED_BYTE, axes)), 4 + 4 * axes
     try:
-        raw = path.read_bytes()
-        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        with open_regular_file(path) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
+            content = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}); download the file again") from error
-    magic, header = bytes((0, 0, _UNSIGNED_BYTE, axes)), 4 + 4 * axes
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{path}: has more than {MAX_BYTES:,} bytes; it is another file, download it again")
     if content[:4] != magic:
         raise InputError(
             f"{path}: starts with {content[:4].hex() or 'nothing'}, but an IDX file of uint8 with {axes} "

@@ -20,9 +20,10 @@ ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (Imag
 
 def encoder_from_json(config: dict[str, Any], source: Path) -> Encoder:
     """Return the encoder of a configuration that `Encoder.to_json` made. `source` names its file in errors."""
-    if not isinstance(config, dict) or config.get("kind") not in ENCODERS:
+    if not isinstance(config, dict) or not isinstance(config.get("kind"), str) or config["kind"] not in ENCODERS:
         raise InputError(f"{source}: {unknown_name_error('kind of encoder', str(config)[:40], ENCODERS)}")
     try:
         return ENCODERS[config["kind"]].from_json(config)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"{source} is damaged, or was written by another version: {error!r}") from error
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        reason = repr(error)[:150]
+        raise InputError(f"{source} is damaged, or was written by another version: {reason}") from error

@@ -6,6 +6,8 @@ without cropping, whatever their aspect ratio. They stay grayscale if all of the
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 import os
 import re
@@ -20,6 +22,7 @@ import torch
 
 from metalabelnet.data.encoders.encoder import Encoder
 from metalabelnet.errors import InputError, missing_package_error
+from metalabelnet.input_files.regular_files import TooManyOpenFilesError, check_file_handles, open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +32,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+# The only decoders of Pillow that see a file, whatever its name. Others call programs (EPS: Ghostscript) or are rarely
+# used, and so rarely tested with damaged files. Cameras write MPO in files named .jpg.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_PLUGINS = ("Jpeg", "Mpo", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm")
+_OTHER_FORMATS = {  # how files of other formats begin, to name them in messages; offset, bytes
+    "EPS": ((0, b"%!PS"), (0, b"\xc5\xd0\xd3\xc6")),
+    "PDF": ((0, b"%PDF"),),
+    "PSD": ((0, b"8BPS"),),
+    "ICO": ((0, b"\x00\x00\x01\x00"), (0, b"\x00\x00\x02\x00")),
+    "HEIC": ((4, b"ftyphei"), (4, b"ftypmif1")),
+    "AVIF": ((4, b"ftypavi"),),
+    "JPEG 2000": ((0, b"\x00\x00\x00\x0cjP  "), (0, b"\xff\x4f\xff\x51")),
+    "JPEG XL": ((0, b"\x00\x00\x00\x0cJXL "), (0, b"\xff\x0a")),
+    "WMF": ((0, b"\xd7\xcd\xc6\x9a"),),
+    "DICOM": ((128, b"DICM"),),
+    "SVG": ((0, b"<svg"), (0, b"<?xml")),
+}
 MAX_PIXELS = 89_478_485  # Pillow's own limit, ¼ GiB of RGB: a larger file is a mistake or a decompression bomb
 GRAY_MODES = ("1", "L", "LA", "I", "F")
+EXIF_ORIENTATION = 0x0112
+EXIF_ROTATED = (5, 6, 7, 8)  # orientations that exchange width and height
 SIDES = (8, 16, 28, 32, 48, 64)  # pixels
 EXTERNAL_NET_SIDE = 224  # pixels, for networks of timm and torchvision
 MAX_THREADS = 16
@@ -66,7 +88,14 @@ class ImageEncoder(Encoder):
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> ImageEncoder:
         """Restore the encoder."""
-        return cls(tuple(config["shape"]), config["column"])
+        channels, height, width = config["shape"]
+        if not all(type(length) is int and length > 0 for length in config["shape"]):
+            raise ValueError("an image size is not a positive integer")
+        if channels not in (1, 3) or height * width > MAX_PIXELS:
+            raise ValueError(f"images of {channels} channels and {height}×{width} pixels cannot be read")
+        if not isinstance(config["column"], str | None):
+            raise TypeError("the column of paths is not a text")
+        return cls((channels, height, width), config["column"])
 
 
 def is_image(path: PurePath) -> bool:
@@ -76,8 +105,12 @@ def is_image(path: PurePath) -> bool:
 
 def read_header(path: Path) -> tuple[int, int, bool]:
     """Return width, height and whether the image is grayscale, without decoding pixels."""
-    with _open(path) as image:
-        return image.width, image.height, image.mode in GRAY_MODES or image.mode.startswith("I;16")
+    with open_image(path) as image:
+        return image.width, image.height, _is_gray(image)
+
+
+def _is_gray(image: Any) -> bool:
+    return image.mode in GRAY_MODES or image.mode.startswith("I;16")
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -85,7 +118,7 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
     from PIL import Image, ImageOps
 
     channels, height, width = shape
-    with _open(path) as opened:
+    with open_image(path) as opened:
         opened.draft(None, (2 * width, 2 * height))  # JPEG can be decoded at a fraction of its size
         image = ImageOps.exif_transpose(opened)
         if image.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's conversion would clip at 255
@@ -99,6 +132,16 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
+def decode_to_fit(path: Path, max_side: int) -> Tensor:
+    """Return the image as uint8 (channels, height, width) in its own proportions, no side longer than `max_side`."""
+    with open_image(path) as image:
+        width, height, channels = image.width, image.height, 1 if _is_gray(image) else 3
+        if image.getexif().get(EXIF_ORIENTATION) in EXIF_ROTATED:
+            width, height = height, width
+    scale = min(1.0, max_side / max(width, height))
+    return decode(path, (channels, max(1, round(height * scale)), max(1, round(width * scale))))
+
+
 def _to_uint8(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
     """Scale 16-bit values to 8 bits. The range of other wide modes is guessed: [0, 1], 8 bits or 16 bits."""
     values = np.nan_to_num(values)
@@ -108,7 +151,10 @@ def _to_uint8(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
 
 
 def map_in_threads(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
-    """Yield the result of each call, or the exception it raised, in order. Threads work a few calls ahead."""
+    """Yield the result of each call, or the exception it raised, in order. Threads work a few calls ahead.
+
+    Too many open files are an error of no single image and are raised.
+    """
     check_installed()
     threads = min(MAX_THREADS, 2 * (os.cpu_count() or 1))
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
@@ -152,31 +198,60 @@ def describe_error(error: Exception) -> str:
         return str(error)
     if isinstance(error, FileNotFoundError):
         return f"does not exist (no file {error.filename})"
+    if isinstance(error, OSError) and error.strerror:  # of the system; Pillow's own have no number
+        return f"cannot be opened ({error.strerror})"
     return f"cannot be decoded ({' '.join(str(error).split())[:120] or type(error).__name__})"
 
 
 def _result_or_error(call: Callable[[Path], Any], path: Path) -> Any:
     try:
         return call(path)
+    except TooManyOpenFilesError:
+        raise
     except Exception as error:  # Pillow raises many types for broken files, SyntaxError among them
+        check_file_handles(error, path)
         return error
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """Open an image: its header is read and its number of pixels checked."""
+def open_image(path: Path) -> Iterator[Any]:
+    """Open an image of one of `FORMATS`: its header is read and its number of pixels checked.
+
+    Every image file is opened here. Only its first frame is decoded. Messages of errors follow the name of the image.
+    """
     from PIL import Image, UnidentifiedImageError
 
+    _import_plugins()
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise _too_large_error(f"{image.width}×{image.height}")
-            yield image
+        with open_regular_file(path, subject="") as file:
+            try:
+                image = Image.open(file, formats=[name for name in FORMATS if name != "MPO"])  # JPEG opens MPO too
+            except UnidentifiedImageError as error:
+                file.seek(0)
+                raise _format_error(file.read(256)) from error
+            with image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise _too_large_error(f"{image.width}×{image.height}")
+                yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         count = re.search(r"\d+", str(error))
         raise _too_large_error(f"{int(count.group()):,}" if count else "too many") from error
-    except UnidentifiedImageError as error:
-        raise InputError("is not an image") from error
+
+
+@functools.cache
+def _import_plugins() -> None:
+    """Register the decoders of `FORMATS`. Otherwise Pillow would import all of its decoders for some of them."""
+    for name in _PLUGINS:
+        importlib.import_module(f"PIL.{name}ImagePlugin")
+
+
+def _format_error(start: bytes) -> InputError:
+    """Return the error for a file that starts with these bytes and is in none of `FORMATS`."""
+    allowed = ", ".join(FORMATS)
+    for name, signatures in _OTHER_FORMATS.items():
+        if any(start[offset:].startswith(signature) for offset, signature in signatures):
+            return InputError(f"is in the format {name}; convert it to one of {allowed}")
+    return InputError(f"is not an image in one of the formats {allowed}")
 
 
 def _too_large_error(pixels: str) -> InputError:

@@ -86,8 +86,8 @@ class TableEncoder(Encoder):
     def from_json(cls, config: dict[str, Any]) -> TableEncoder:
         """Restore the encoder."""
         column_configs = list(config["columns"])
-        if not all("values" in column or column["deviation"] > 0 for column in column_configs):
-            raise ValueError("a deviation is not positive")
+        for column in column_configs:
+            _check_config(column)
         return cls(column_configs)
 
 
@@ -159,6 +159,22 @@ def _fit_column(name: str, cells: Sequence[str]) -> dict[str, Any]:
         )
     config = {"name": name, "mean": mean, "deviation": deviation or 1.0, "missing_indicator": len(present) < len(cells)}
     return config if form == PLAIN else config | {"number_format": form}
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    """Raise ValueError if the configuration of a column, read from a file, cannot be used."""
+    if not isinstance(config["name"], str):
+        raise TypeError(f"the name of a column is {config['name']!r}, not a text")
+    if "values" in config:
+        if not isinstance(config["values"], list) or not all(isinstance(value, str) for value in config["values"]):
+            raise ValueError("the values of a category are not a list of texts")
+        return
+    if not (math.isfinite(config["mean"]) and math.isfinite(config["deviation"]) and config["deviation"] > 0):
+        raise ValueError("a deviation is not positive, or a mean is not finite")
+    if not isinstance(config["missing_indicator"], bool):
+        raise TypeError("missing_indicator is neither true nor false")
+    if config.get("number_format", PLAIN) not in (PLAIN, POINT, COMMA):
+        raise ValueError(f"the number format {config['number_format']!r} is unknown")
 
 
 def _encode_cell(config: dict[str, Any], cell: str) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_TERMS = 4096
+MAX_WIDTH = 1 << 20  # values of an encoded text; embeddings have a few thousand
 BATCH_TEXTS = 512
 MAX_ROWS_FOR_ALL_TERMS = 20  # with more training texts, a term must occur in two of them
 
@@ -79,6 +81,16 @@ class TextEncoder(Encoder):
         terms, idf = list(config.get("terms", [])), list(map(float, config.get("idf", [])))
         if len(terms) != len(idf) or (terms and len(terms) != config["width"]):
             raise ValueError("terms and weights differ in number")
+        if not isinstance(config["column"], str) or not all(isinstance(term, str) for term in terms):
+            raise ValueError("the column or a term is not a text")
+        if len({*terms}) < len(terms) or not all(map(math.isfinite, idf)):
+            raise ValueError("a term occurs twice, or a weight is not finite")
+        if type(config["width"]) is not int or not 0 < config["width"] <= MAX_WIDTH:
+            raise ValueError(f"the width is {config['width']!r}, not an integer from 1 to {MAX_WIDTH}")
+        if not isinstance(config.get("encoder"), str | None):
+            raise TypeError("the name of the encoder is not a text")
+        if not terms and not config.get("encoder"):
+            raise ValueError("there are neither terms nor an encoder")
         return cls(config["column"], terms=terms, idf=idf, encoder=config.get("encoder"), width=int(config["width"]))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.files import duplicates, listing, table_file
+from metalabelnet.data.files.spreadsheet import escape_formula, unescape_formula
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
 
@@ -89,7 +90,7 @@ def add_clean_labels(data: DataSet, file: Path) -> DataSet:
     """Return a data set of tensors with the clean labels in a file, whose ids are row numbers from 0."""
     train, notes = data.train, []
     class_numbers = {listing.normalize_name(name): k for k, name in enumerate(data.classes)}
-    rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids))
+    rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids), labels=list(class_numbers))
     clean_labels = torch.full_like(train.given, UNLABELED)
     for sample in find_clean_samples(rows, listing.Columns(kind="table"), file):
         if sample.label not in class_numbers:
@@ -127,17 +128,48 @@ def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[s
     if data.kind == "image" or not columns.samples or not set(columns.samples) <= set(names):
         name = _id_column(file, names, label, columns)
         rows = listing.from_table(file, listing.Columns(samples=(name,), label=label), data)
+        _undo_spreadsheet_escapes(rows, data)
         return _look_up(file, rows, data, missing_ids)
     # The file has the sample columns of the data: it contains the samples themselves.
     own_id = columns.id if columns.id in names else None
     requested = listing.Columns(kind=data.kind, samples=columns.samples, label=label, id=own_id)
     rows = listing.from_table(file, requested, data)
+    _undo_spreadsheet_escapes(rows, data)
     _check_labels(file, rows)
     positions = _positions_by_id(data, file) if own_id is not None else {}
     return [
         CleanSample(id=name, label=y, item=item, position=positions.get(listing.normalize_name(name)))
         for name, y, item in zip(rows.ids, rows.labels, rows.items, strict=True)
     ]
+
+
+def _undo_spreadsheet_escapes(rows: Listing, data: Listing) -> None:
+    """Remove the apostrophes that a spreadsheet-safe export has put before ids and labels.
+
+    A file in which a formula has no apostrophe is not such an export, and is left as it is.
+    """
+    cells = [*rows.ids, *rows.labels]
+    if any(cell[:1] != "'" and escape_formula(cell) != cell for cell in cells):
+        return
+    if all(unescape_formula(cell) == cell for cell in cells):
+        return
+    ids = {listing.normalize_name(name) for name in data.ids}
+    labels = {*data.labels, *data.true_labels}
+    rows.ids = [_undo_escape(name, ids, rows.source) for name in rows.ids]
+    rows.labels = [_undo_escape(label, labels, rows.source) for label in rows.labels]
+
+
+def _undo_escape(cell: str, known: set[str], file: Path) -> str:
+    """Return the cell without its apostrophe if that is a known id or label; raise InputError if both are."""
+    unescaped = unescape_formula(cell)
+    if unescaped == cell or listing.normalize_name(unescaped) not in known:
+        return cell
+    if listing.normalize_name(cell) in known:
+        raise InputError(
+            f"{file}: {cell!r} is ambiguous, because the data has {cell!r} and {unescaped!r}, and a spreadsheet-safe "
+            f"export writes {unescaped!r} as {cell!r}; rename one of them in the data"
+        )
+    return unescaped
 
 
 def _label_column(file: Path, names: list[str], columns: Columns) -> str:
@@ -150,7 +182,7 @@ def _label_column(file: Path, names: list[str], columns: Columns) -> str:
         name = others[0]
     if name is None:
         raise InputError(
-            f"{file}: cannot tell which column is the label: {', '.join(names)}; rename it to "
+            f"{file}: cannot tell which column is the label: {listing.shorten_list(names, 8)}; rename it to "
             f"{columns.label or 'label'}"
         )
     return name
@@ -168,7 +200,9 @@ def _id_column(file: Path, names: list[str], label: str, columns: Columns) -> st
     if name is None and len(others) == 1:
         name = others[0]
     if name is None:
-        raise InputError(f"{file}: cannot tell which column has the ids: {', '.join(others)}; rename it to id")
+        raise InputError(
+            f"{file}: cannot tell which column has the ids: {listing.shorten_list(others, 8)}; rename it to id"
+        )
     return name
 
 

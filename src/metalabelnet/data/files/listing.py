@@ -32,6 +32,8 @@ MAX_ROWS_FOR_GUESS = 200  # rows that are read to guess what a column holds
 MIN_IMAGE_SHARE = 0.9  # a column with more image paths than this holds images
 MIN_TEXT_WORDS = 3  # in half of the cells or more: a column of texts
 MIN_PROSE_WORDS = 8  # in half of the cells: texts, not names or addresses, even beside feature columns
+MAX_FOLDERS = 1_000_000  # links to folders are followed, so that a few links can make endlessly many paths
+ROWS_PER_PROGRESS_CALL = 1024
 MIN_CLASS_LIMIT = 20  # distinct labels that are accepted as classes, however few rows there are
 
 
@@ -111,10 +113,15 @@ class Listing:
         self.true_labels.append("" if true_label in UNLABELED_NAMES else true_label)
 
 
-def from_folder(path: Path) -> Listing:
+def from_folder(path: Path, on_listed: Callable[[int], None] | None = None) -> Listing:
     """List the images in a folder. The first subfolder in an image's path is its class, `_unlabeled` for none."""
+    return from_files(path, all_files(path, on_listed))
+
+
+def from_files(path: Path, files: Sequence[Path]) -> Listing:
+    """List the images among the files below a folder, as `from_folder`."""
     listing = Listing(source=path, kind="image")
-    for file in image_files(path):
+    for file in _select_images(path, files):
         inside = file.relative_to(path)
         if len(inside.parts) == 1:
             raise InputError(
@@ -133,9 +140,13 @@ def from_folder(path: Path) -> Listing:
     return listing
 
 
-def image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path, on_listed: Callable[[int], None] | None = None) -> list[Path]:
     """Return all images below a folder, sorted by path, without hidden files."""
-    files = [file for file in _files(folder) if images.is_image(file)]
+    return _select_images(folder, all_files(folder, on_listed))
+
+
+def _select_images(folder: Path, files: Sequence[Path]) -> list[Path]:
+    files = [file for file in files if images.is_image(file)]
     for name in (file.relative_to(folder).as_posix() for file in files):
         if name.encode(errors="ignore").decode() != name:  # bytes that are no characters
             raise InputError(
@@ -144,31 +155,46 @@ def image_files(folder: Path) -> list[Path]:
     return files
 
 
-def other_files(folder: Path) -> Counter[str]:
-    """Return how many files below a folder are not images, by suffix, without hidden files."""
-    return Counter(file.suffix.lower() or "without a suffix" for file in _files(folder) if not images.is_image(file))
+def count_other_files(files: Sequence[Path]) -> Counter[str]:
+    """Return how many of the files are not images, by suffix."""
+    return Counter(file.suffix.lower() or "without a suffix" for file in files if not images.is_image(file))
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return all files below a folder. Links to folders are followed, except to a parent folder."""
-    files = []
+def all_files(folder: Path, on_listed: Callable[[int], None] | None = None) -> list[Path]:
+    """Return all files below a folder, sorted by path, without hidden files.
+
+    Links to folders are followed, except to a parent folder. `on_listed` is called with the number of files so far.
+    """
+    files: list[Path] = []
     parents: dict[Path, tuple[Path, ...]] = {folder: (folder.resolve(),)}
-    for current, subfolders, names in os.walk(folder, followlinks=True):
+    for number, (current, subfolders, names) in enumerate(os.walk(folder, followlinks=True)):
+        if number >= MAX_FOLDERS:
+            raise InputError(
+                f"{folder}: more than {MAX_FOLDERS:,} folders, links included; give a folder that contains the samples"
+            )
+        if on_listed is not None:
+            on_listed(len(files))
         chain = parents.pop(Path(current))
         resolved = {name: Path(current, name).resolve() for name in subfolders if not name.startswith(".")}
         subfolders[:] = [name for name, target in resolved.items() if target not in chain]
         parents |= {Path(current, name): (*chain, resolved[name]) for name in subfolders}
         files += [Path(current, name) for name in names if not name.startswith(".")]
+    if on_listed is not None:
+        on_listed(len(files))
     return sorted(files, key=lambda file: file.relative_to(folder).as_posix())
 
 
-def from_table(path: Path, columns: Columns, train: Listing | None = None) -> Listing:
+def from_table(
+    path: Path, columns: Columns, train: Listing | None = None, on_listed: Callable[[int], None] | None = None
+) -> Listing:
     """List the rows of a table. `train` is the training data, if these are other rows: labels follow its spelling."""
     listing = Listing(source=path, kind=columns.kind)
     others = [columns.label, columns.id, columns.clean_column, columns.true_label]
     wanted = [*columns.samples, *(name for name in others if name is not None)]
     width = len(columns.samples)
     for number, cells in enumerate(table_file.iterate_rows(path, wanted)):
+        if on_listed is not None and number % ROWS_PER_PROGRESS_CALL == 0:
+            on_listed(number)
         values = dict(zip(wanted[width:], cells[width:], strict=True))
         item = path.parent / cells[0] if columns.kind == "image" else cells[:width]
         default_id = cells[0] if columns.kind == "image" else str(number)
@@ -182,6 +208,8 @@ def from_table(path: Path, columns: Columns, train: Listing | None = None) -> Li
         )
     if not listing.items:
         raise InputError(f"{path}: there are no rows below the first line")
+    if on_listed is not None:
+        on_listed(len(listing.items))
     train_labels = {*train.labels, *train.true_labels} if train is not None else set()
     if not any(INTEGER.fullmatch(name) and "." in name for name in train_labels):
         listing.labels, listing.true_labels = _to_integers(listing.labels, listing.true_labels)
@@ -248,7 +276,9 @@ def find_columns(
     others = [name for name in names if name not in sample_columns]  # y may be a feature, if it is requested as one
     label = requested.label if requested.label is not None else _first_present(others, LABEL_COLUMNS)
     if label is None and needs_label:
-        raise InputError(f"{path}: cannot tell which column is the label; choose from {', '.join(names)} with --label")
+        raise InputError(
+            f"{path}: cannot tell which column is the label; choose from {shorten_list(names, 8)} with --label"
+        )
     found = dataclasses.replace(
         requested,
         label=label,
@@ -279,7 +309,8 @@ def find_columns(
 
 def drop_columns(columns: Columns, rows: Listing, positions: Sequence[int]) -> tuple[Columns, Listing]:
     """Remove some of the sample columns of a table."""
-    remaining = [k for k in range(len(columns.samples)) if k not in positions]
+    dropped = {*positions}
+    remaining = [k for k in range(len(columns.samples)) if k not in dropped]
     if not remaining:
         raise InputError(f"{rows.source}: no column is left for a sample; name the feature columns with --features")
     rows.items = [[row[k] for k in remaining] for row in rows.items]
@@ -333,26 +364,26 @@ def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, A
     paths = [name for name, values in cells.items() if _share(values, is_path) > MIN_IMAGE_SHARE]
     texts = [name for name, values in cells.items() if _share(values, has_words(MIN_TEXT_WORDS)) >= 0.5]
     identifiers = [name for name, values in cells.items() if tables.is_identifier(values)]
-    features = [
-        name for name in cells if name not in (*identifiers, *texts) and not all(map(tables.is_missing, cells[name]))
-    ]
+    distinct = {*identifiers}
+    no_features = {*identifiers, *texts}
+    features = [name for name in cells if name not in no_features and not all(map(tables.is_missing, cells[name]))]
     if features:
-        texts = [name for name in texts if name in identifiers]  # a few distinct texts are a category
+        texts = [name for name in texts if name in distinct]  # a few distinct texts are a category
     for kind, candidates in (("image", paths), ("text", texts)):
         if len(candidates) > 1:
             raise InputError(
-                f"{path}: cannot tell which column is the {kind}: {', '.join(candidates)}; name it with --{kind}, or "
-                "the columns of a table with --features"
+                f"{path}: cannot tell which column is the {kind}: {shorten_list(candidates)}; name it with --{kind}, "
+                "or the columns of a table with --features"
             )
         if candidates:
             (found,) = candidates
             if kind == "text" and features and _share(cells[found], has_words(MIN_PROSE_WORDS)) < 0.5:
                 raise InputError(
                     f"{path}: cannot tell whether a sample is the text in {found!r} or a row of the other columns; use "
-                    f"--text {found}, or --features {','.join(features)}"
+                    f"--text {found}, or --features {','.join(features[:5])}{',…' if len(features) > 5 else ''}"
                 )
             return {"kind": kind, "samples": (found,), "left_out": tuple(name for name in cells if name != found)}
-    used = tuple(name for name in cells if name not in identifiers)
+    used = tuple(name for name in cells if name not in distinct)
     if not used:
         raise InputError(
             f"{path}: no column is left for a sample ({shorten_list(identifiers)}: a different text in most rows); "

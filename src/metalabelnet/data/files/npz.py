@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
 
-from metalabelnet.data.disk_tensor import chunk_size, chunks
+from metalabelnet.data.disk_tensor import chunk_size, chunks, total_memory_bytes
 from metalabelnet.data.rows import UNLABELED, UNLABELED_NAMES, DataSet, Rows, check_values, make_rows
 from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.input_files import npy_format
+from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,16 +33,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from metalabelnet.input_files.npy_format import ArrayHeader
+
     Array = NDArray[Any]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test", "x_clean", "y_clean", "true_train", "classes")
 CHANNEL_COUNTS = (1, 3, 4)
 MAX_CLASSES = 100_000  # a larger label is a mistake (an id, a year)
 STREAM_KEY = "x_train"
-
-# What reading a damaged file raises, found by changing random bytes of a good one.
-_READ_ERRORS = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+MAX_NAMES_IN_MESSAGE = 8
+# How many times a member may be larger than its bytes in the file. numpy writes no other compression. Deflate reaches
+# 1,032 (https://zlib.net/zlib_tech.html).
+MAX_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 
 
 def read(
@@ -84,9 +88,9 @@ def read(
 def has_clean_set(path: Path) -> bool:
     """Whether the file contains a clean set. False for unreadable files: `read` reports them."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _open_archive(path) as archive:
             return "x_clean.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # a damaged file may raise anything
         return False
 
 
@@ -121,59 +125,86 @@ def stream_samples(path: Path, classes: tuple[str, ...]) -> tuple[int, tuple[int
     if header is None:
         x = read(path, classes=classes).train.x
         return len(x), tuple(x.shape[1:]), chunks(x)
-    shape, dtype = header
-    sample = tuple(as_samples(np.zeros((1, *shape[1:]), dtype), f"{path}: {STREAM_KEY}").shape[1:])
-    return shape[0], sample, _stream(path, shape, dtype)
+    shape = header.shape
+    sample = tuple(as_samples(np.zeros((1, *shape[1:]), header.dtype), f"{path}: {STREAM_KEY}").shape[1:])
+    return shape[0], sample, _stream(path, shape, header.dtype)
 
 
-def _read_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and type of the array, or None if it cannot be read row by row."""
+def _read_header(path: Path) -> ArrayHeader | None:
+    """Return the header of the array, or None if it cannot be read row by row."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{STREAM_KEY}.npy") as file:
-            shape, fortran_order, dtype = _HEADER_READERS[np.lib.format.read_magic(file)](file)
-    except (*_READ_ERRORS, KeyError):
+        with _open_archive(path) as archive, _open_member(archive, STREAM_KEY) as (file, size):
+            header = npy_format.read_header(file, size)
+    except Exception:  # a damaged file may raise anything; `read` reports it
         return None
-    return None if fortran_order or dtype.hasobject or len(shape) < 2 or 0 in shape else (shape, dtype)
+    return None if header.fortran_order or len(header.shape) < 2 or 0 in header.shape else header
 
 
 def _stream(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[Tensor]:
     size, row_bytes = chunk_size(shape[1:]), math.prod(shape[1:]) * dtype.itemsize
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{STREAM_KEY}.npy") as file:
-            _HEADER_READERS[np.lib.format.read_magic(file)](file)
+        with _open_archive(path) as archive, _open_member(archive, STREAM_KEY) as (file, member_bytes):
+            npy_format.read_header(file, member_bytes)
             for start in range(0, shape[0], size):
                 count = min(size, shape[0] - start)
-                content = file.read(count * row_bytes)
-                if len(content) < count * row_bytes:
-                    raise EOFError(f"it ends at row {start + len(content) // row_bytes}")
+                content = npy_format.read_exactly(file, count * row_bytes)
                 array = np.frombuffer(bytearray(content), dtype).reshape(count, *shape[1:])
                 x = as_samples(array, f"{path}: {STREAM_KEY}")
                 check_values(x, f"{path}, {STREAM_KEY}", start)
                 yield x
     except InputError:
         raise
-    except _READ_ERRORS as error:
-        raise InputError(f"{path}: {STREAM_KEY} cannot be read ({error}); write the file with numpy.savez") from error
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(
+            f"{path}: {STREAM_KEY} cannot be read ({_one_line(error)}); write the file with numpy.savez"
+        ) from error
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
+        file.seek(0)
+        if file.read(2) != b"PK":  # zip files may follow other data, such as a program
+            raise ValueError("it starts with other data than an archive")
+        yield archive
+
+
+@contextmanager
+def _open_member(archive: zipfile.ZipFile, key: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open the array of this name. Yield it with its size in bytes, which the archive can really hold."""
+    info = archive.NameToInfo.get(f"{key}.npy") or archive.getinfo(key)
+    if info.compress_type not in MAX_EXPANSION:
+        method = zipfile.compressor_names.get(info.compress_type, info.compress_type)  # type: ignore[attr-defined]
+        raise ValueError(f"it is compressed with {method}")
+    if info.file_size > MAX_EXPANSION[info.compress_type] * info.compress_size:
+        raise ValueError(f"it claims {info.file_size:,} bytes, but {info.compress_size:,} are stored")
+    with archive.open(info) as file:
+        yield file, info.file_size  # type: ignore[misc]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def _read_arrays(path: Path, required: tuple[str, ...]) -> dict[str, Array]:
     """Return the arrays of `KEYS` that the file has; raise InputError if a required one is missing."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path}: not a complete .npz file; write it with numpy.savez, or copy it again")
     try:
-        # Opened here, because np.load leaves a file open that it cannot parse.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            present = list(archive)
+        with _open_archive(path) as archive:
+            present = [name.removesuffix(".npy") for name in archive.namelist()]
             arrays = {key: _read_array(archive, key, path) for key in KEYS if key in present}
     except InputError:
         raise
-    except _READ_ERRORS as error:
-        raise InputError(f"{path}: cannot be read ({error}); write it with numpy.savez") from error
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except zipfile.BadZipFile:
+        raise InputError(f"{path}: not a complete .npz file; write it with numpy.savez, or copy it again") from None
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(f"{path}: cannot be read ({_one_line(error)}); write it with numpy.savez") from error
     for key in required:
         if key not in arrays:
-            raise InputError(f"{path}: {key} is missing; the file has {', '.join(present) or 'no arrays'}")
+            more = ["…"] if len(present) > MAX_NAMES_IN_MESSAGE else []
+            names = [*(name[:40] for name in present[:MAX_NAMES_IN_MESSAGE]), *more]
+            raise InputError(f"{path}: {key} is missing; the file has {', '.join(names) or 'no arrays'}")
     for one, other in (("x_test", "y_test"), ("x_clean", "y_clean")):
         if (one in arrays) != (other in arrays):
             there, absent = (one, other) if one in arrays else (other, one)
@@ -181,18 +212,20 @@ def _read_arrays(path: Path, required: tuple[str, ...]) -> dict[str, Array]:
     return arrays
 
 
-def _read_array(archive: Any, key: str, path: Path) -> Array:
+def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> Array:
+    size = 0
     try:
-        array = archive[key]
-    except _READ_ERRORS as error:
-        reason = " ".join(str(error).split())
+        with _open_member(archive, key) as (file, size):
+            if size <= total_memory_bytes():
+                return npy_format.read_array(file, size)
+    except MemoryError:
+        pass
+    except Exception as error:  # a damaged file may raise anything
         raise InputError(
-            f"{path}: {key} cannot be read ({reason}); save an array of numbers (or of strings for labels and "
-            "classes), not of Python objects"
+            f"{path}: {key} cannot be read ({_one_line(error)}); save an array of numbers (or of strings for labels "
+            "and classes), not of Python objects"
         ) from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: {key} is not an array; write the file with numpy.savez")
-    return array
+    raise InputError(f"{path}: {key} needs {size:,} bytes, more than there is memory; split the file")
 
 
 def _label_keys(arrays: dict[str, Array]) -> list[str]:

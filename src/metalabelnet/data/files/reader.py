@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from metalabelnet.data.files.clean_set import CleanSample
     from metalabelnet.data.files.listing import Columns, Listing
 
-HEADERS_PER_PROGRESS_CALL = 1024
+HEADERS_PER_PROGRESS_CALL = 64
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)  # parts of the data
 
 
@@ -112,7 +112,7 @@ def read(
         Training rows, and clean and test rows if the options name some.
     """
     notes: list[str] = []
-    train, columns = _list_train(path, options, notes)
+    train, columns = _list_train(path, options, notes, on_samples)
     try:
         return _read(path, options, folder, on_samples, notes, train, columns)
     except InputError as error:
@@ -139,7 +139,7 @@ def _read(
             f"{path}: there is no clean set; give a file of clean labels with --clean FILE"
             f"{'' if path.is_dir() else column_options}; `metalabelnet review {path}` helps to build one"
         )
-    test = None if options.test is None else _list_test(Path(options.test), options, columns, train)
+    test = None if options.test is None else _list_test(Path(options.test), options, columns, train, on_samples)
     samples = _combine(train, clean, test)
     train_positions = (samples.part == TRAIN).nonzero()[:, 0].tolist()
     if not train_positions:
@@ -149,6 +149,7 @@ def _read(
         for what in ("reading headers of", "reading")
     )
     items, ids = ([values[k] for k in train_positions] for values in (samples.items, samples.ids))
+    _check_encoder_options(columns, options)
     encoder = _fit_encoder(items, ids, columns, options, notes, on_headers)
     x, encoded, failures = encode_all(
         encoder,
@@ -292,16 +293,25 @@ def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> 
     return _AllSamples(items=items, ids=ids, given=given, true=true, part=part, classes=classes)
 
 
-def _list_train(path: Path, options: ReadOptions, notes: list[str]) -> tuple[Listing, Columns]:
+def _report_listed(path: Path, on_samples: ProgressCallback | None) -> Callable[[int], None] | None:
+    """Return the callback for the number of samples listed so far; their total is unknown."""
+    return None if on_samples is None else lambda count: on_samples(f"listing {path}", count, 0)
+
+
+def _list_train(
+    path: Path, options: ReadOptions, notes: list[str], on_samples: ProgressCallback | None = None
+) -> tuple[Listing, Columns]:
+    on_listed = _report_listed(path, on_samples)
     if path.is_dir():
         for name in ("image", "text", "features", "label", "id", "clean_column", "true_label"):
             if getattr(options, name):
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} names a column of a table, and {path} is a folder; leave it out")
-        if others := listing.other_files(path):
+        files = listing.all_files(path, on_listed)
+        if others := listing.count_other_files(files):
             counts = [f"{count} {suffix}" for suffix, count in others.most_common()]
             notes.append(f"{others.total()} files in {path} are not images ({listing.shorten_list(counts)}): left out")
-        return listing.from_folder(path), listing.Columns()
+        return listing.from_files(path, files), listing.Columns()
     if sum(name is not None for name in (options.image, options.text, options.features)) > 1:
         raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
     features = None
@@ -318,7 +328,7 @@ def _list_train(path: Path, options: ReadOptions, notes: list[str]) -> tuple[Lis
         true_label=options.true_label,
     )
     columns = listing.find_columns(path, requested, features)
-    rows = listing.from_table(path, columns)
+    rows = listing.from_table(path, columns, on_listed=on_listed)
     if columns.kind == "table" and features is None:  # guessed from the first rows; now checked on all rows
         useless = [k for k in range(len(columns.samples)) if _is_useless([row[k] for row in rows.items])]
         columns, rows = listing.drop_columns(columns, rows, useless)
@@ -332,10 +342,13 @@ def _is_useless(cells: Sequence[str]) -> bool:
     return tables.is_identifier(cells) or all(map(tables.is_missing, cells))
 
 
-def _list_test(path: Path, options: ReadOptions, columns: Columns, train: Listing) -> Listing:
+def _list_test(
+    path: Path, options: ReadOptions, columns: Columns, train: Listing, on_samples: ProgressCallback | None
+) -> Listing:
+    on_listed = _report_listed(path, on_samples)
     if path.is_dir():
         _check_kind(path, "image", columns.kind)
-        rows = listing.from_folder(path)
+        rows = listing.from_folder(path, on_listed)
     elif path.exists() and not table_file.is_table_file(path):
         raise InputError(f"{path}: a test set is a folder of images, or a table ({', '.join(table_file.SUFFIXES)})")
     else:
@@ -343,7 +356,7 @@ def _list_test(path: Path, options: ReadOptions, columns: Columns, train: Listin
         requested = listing.Columns(kind=columns.kind, samples=columns.samples, label=label)
         test_columns = listing.find_columns(path, requested, None)
         _check_kind(path, test_columns.kind, columns.kind)
-        rows = listing.from_table(path, test_columns, train)
+        rows = listing.from_table(path, test_columns, train, on_listed)
     if "" in rows.labels:
         name = rows.ids[rows.labels.index("")]
         raise InputError(f"{path}: {name} has no label, but every test sample needs its true label")
@@ -358,6 +371,13 @@ def _check_kind(path: Path, kind: str, train_kind: str) -> None:
             f"--test {path}: contains {plural[kind]}, but the training data contains {plural[train_kind]}; give the "
             "same kind"
         )
+
+
+def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
+    """Raise InputError for an option of another kind of samples."""
+    for option, value, kind in (("image-size", options.image_size, "image"), ("encoder", options.encoder, "text")):
+        if value is not None and columns.kind != kind:
+            raise InputError(f"--{option} {value} is for {kind}s, and these samples have none; leave it out")
 
 
 def _fit_encoder(
@@ -381,7 +401,7 @@ def _fit_encoder(
     headers = []
     results = images.map_in_threads(images.read_header, items)
     for done, (name, result) in enumerate(zip(ids, results, strict=True), start=1):
-        if on_headers is not None and done % HEADERS_PER_PROGRESS_CALL == 0:
+        if on_headers is not None and (done % HEADERS_PER_PROGRESS_CALL == 0 or done == len(ids)):
             on_headers(done, len(ids))
         if not isinstance(result, Exception):
             headers.append(result)

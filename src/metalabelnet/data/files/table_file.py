@@ -6,19 +6,25 @@ Files are read a few rows at a time, so that predictions can be made for files o
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
+from metalabelnet.input_files.regular_files import check_regular_file, open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+    from typing import TextIO
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MAX_CELL_CHARACTERS = 1 << 26  # the default of the standard library, 131,072, is too small for long texts
+MAX_COLUMNS = 100_000  # more is a mistake, such as a table of samples in columns, and takes minutes to read
+MAX_HEADER_CHARACTERS = 1 << 24
+MAX_LINE_CHARACTERS = 1 << 28
 PARQUET_BATCH_ROWS = 1024
 
 
@@ -29,8 +35,10 @@ def is_table_file(path: Path) -> bool:
 
 def column_names(path: Path) -> list[str]:
     """Return the names of the columns."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
+    try:
+        check_regular_file(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     if path.suffix.lower() == ".parquet":
         names = [str(name) for name in _open_parquet(path).schema_arrow.names]
     else:
@@ -38,6 +46,11 @@ def column_names(path: Path) -> list[str]:
         if first is None:
             raise InputError(f"{path}: the file is empty; its first line must name the columns")
         names = [name.strip() for name in first]
+    if len(names) > MAX_COLUMNS:
+        raise InputError(
+            f"{path}: {len(names):,} columns, more than the limit of {MAX_COLUMNS:,}; remove columns, or transpose the "
+            "table: each row is a sample"
+        )
     duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
         raise InputError(f"{path}: two columns have the name {duplicate!r}; rename one of them")
@@ -49,9 +62,7 @@ def iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
     names = column_names(path)
     positions = column_positions(columns, names, path)
     if path.suffix.lower() == ".parquet":
-        for batch in _open_parquet(path).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=list(columns)):
-            by_column = [[_cell(value) for value in batch.column(name).to_pylist()] for name in columns]
-            yield from map(list, zip(*by_column, strict=True))
+        yield from _parquet_rows(path, columns)
         return
     width = len(names)
     for number, cells in enumerate(itertools.islice(_lines(path), 1, None), start=2):
@@ -81,17 +92,40 @@ def _cell(value: Any) -> str:
 def _lines(path: Path) -> Iterator[list[str]]:
     csv.field_size_limit(MAX_CELL_CHARACTERS)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            unquoted = re.sub(r'"[^"]*"', "", file.readline())  # quoted names may contain other separators
-            file.seek(0)
+        with io.TextIOWrapper(open_regular_file(path), encoding="utf-8-sig", newline="") as file:
+            lines = _limited_lines(file, path)
+            first = next(lines, "")
+            unquoted = re.sub(r'"[^"]*"', "", first)  # quoted names may contain other separators
             separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=unquoted.count)
-            yield from csv.reader(file, delimiter=separator, strict=True)
+            if first:
+                yield from csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
     except csv.Error as error:
         raise InputError(f"{path}: cannot be read ({error}); it is damaged, or not a CSV file") from error
+
+
+def _limited_lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Yield the lines of a file; raise InputError if one is too long to be that of a table."""
+    limit = MAX_HEADER_CHARACTERS
+    while line := file.readline(limit):
+        if len(line) == limit:
+            raise InputError(f"{path}: a line is longer than {limit:,} characters; it is damaged, or not a CSV file")
+        yield line
+        limit = MAX_LINE_CHARACTERS
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
+    from pyarrow import ArrowException
+
+    try:
+        for batch in _open_parquet(path).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=list(columns)):
+            by_column = [[_cell(value) for value in batch.column(name).to_pylist()] for name in columns]
+            yield from map(list, zip(*by_column, strict=True))
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read ({_one_line(error)}); it is damaged") from error
 
 
 def _open_parquet(path: Path) -> Any:
@@ -102,4 +136,8 @@ def _open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (ArrowException, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); it is not a Parquet file") from error
+        raise InputError(f"{path}: cannot be read ({_one_line(error)}); it is not a Parquet file") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -6,13 +6,15 @@ import ctypes
 import functools
 import hashlib
 import os
-import tempfile
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from metalabelnet.atomic_write import write_atomically
 from metalabelnet.engine import torch_private
 
 if TYPE_CHECKING:
@@ -123,16 +125,48 @@ def _check(result: int) -> None:
 
 def _load_or_compile(source: str, name: str) -> tuple[bytes, str]:
     """Return the kernel's cubin and its mangled name, from the disk cache if it was compiled before."""
-    cache_dir, nvrtc_compile = torch_private.load("cache_dir"), torch_private.load("nvrtc_compile")
+    nvrtc_compile = torch_private.load("nvrtc_compile")
     digest = hashlib.sha256("\n".join([source, name, str(torch.__version__), str(torch.version.cuda)]).encode())
-    cached = Path(cache_dir()) / "metalabelnet" / f"{digest.hexdigest()}.cubin"
-    if cached.exists():
-        mangled, _, binary = cached.read_bytes().partition(b"\n")
+    folder, file = _cache_folder(), f"{digest.hexdigest()}.cubin"
+    content = None if folder is None else _read_own_file(folder / file)
+    if content is not None:
+        mangled, _, binary = content.partition(b"\n")
         return binary, mangled.decode()
     binary, mangled_name = nvrtc_compile(source, name, "90a", nvcc_options=["--std=c++17"])
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=cached.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(mangled_name.encode() + b"\n" + binary)
-    Path(temporary).replace(cached)
+    if folder is not None:
+        with suppress(OSError):  # a full disk: the kernel is compiled again next time
+            write_atomically(folder / file, mangled_name.encode() + b"\n", binary, sync=False)
     return binary, mangled_name
+
+
+def _cache_folder() -> Path | None:
+    """Return the folder of compiled kernels, which only this user can write; None if there cannot be one.
+
+    It is $XDG_CACHE_HOME/metalabelnet/kernels, else ~/.cache/metalabelnet/kernels. A shared temporary folder would let
+    other users provide the code that is run on the GPU.
+    """
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (base if base.is_absolute() else Path.home() / ".cache") / "metalabelnet" / "kernels"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        status = folder.lstat()
+    except (OSError, RuntimeError):  # the home is unknown or cannot be written
+        return None
+    return folder if stat.S_ISDIR(status.st_mode) and _is_own(status) else None
+
+
+def _read_own_file(path: Path) -> bytes | None:
+    """Return the content of a regular file that only this user can write; None for any other, or if there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        return file.read() if stat.S_ISREG(status.st_mode) and _is_own(status) else None
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,92 @@
+"""Combinations of options that a command refuses, because one of them would have no effect.
+
+Each check raises an `InputError` that says why. The test `tests/attacks/test_command_line.py` lists every option with
+the combinations in which it has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.train import Run
+
+# What `reproduce` uses for training only, with the default of each option.
+TRAINING_OPTIONS = {
+    **dict.fromkeys(("data_dir", "noise_probs", "human_labels", "budget", "concurrent", "jobs", "out", "commit")),
+    "order": "given",
+    "device": "auto",
+}
+OUTPUT_OPTIONS = {"figures": None, "doc": None, "tables_only": False}  # what `reproduce --list` has no use for
+REAL_DATA_OPTIONS = ("data_dir", "noise_probs", "human_labels")  # what `reproduce --smoke` replaces
+
+
+def check_run_options(args: argparse.Namespace, run: Run) -> None:
+    """Raise InputError if an option of `train` or `compare` has no effect on this run."""
+    if args.head is not None and ":" not in run.net:
+        net = "the network is chosen automatically" if run.net == "auto" else f"{run.net} is built in"
+        raise InputError(f"--head {args.head}: {net}, and its last layer is known; leave --head out")
+    if args.noise_probs is not None and not run.noise.startswith("feature:"):
+        raise InputError(
+            f"--noise-probs {args.noise_probs}: only feature noise uses class probabilities, and the noise is "
+            f"{run.noise}; choose --noise feature:RATE, or leave --noise-probs out"
+        )
+    if args.data_dir is not None and run.data_format == "npz":
+        raise InputError(f"--data-dir {args.data_dir}: {run.data} is a file of its own; leave --data-dir out")
+    if isinstance(args.clean, str) and run.clean_file == args.clean and args.clean_file not in (None, args.clean):
+        raise InputError(f"--clean {args.clean} and --clean-file {args.clean_file} name two files: give one of them")
+    if run.split == "paper" and (run.clean_file or run.clean_column):
+        option = f"--clean {run.clean_file}" if run.clean_file else f"--clean-column {run.clean_column}"
+        raise InputError(f"{option}: the split 'paper' takes the clean set from the test part; leave out one of them")
+
+
+def check_compared(methods: Sequence[str], settings: Sequence[str]) -> None:
+    """Raise InputError for METHOD.NAME=VALUE whose method is not compared."""
+    for text in settings:
+        method = text.partition(".")[0]
+        if method not in methods:
+            raise InputError(
+                f"--set {text}: {method} is not compared; leave it out, or choose METHOD from {', '.join(methods)}"
+            )
+
+
+def check_labels_options(args: argparse.Namespace) -> None:
+    """Raise InputError if an option of `labels` has no effect."""
+    from metalabelnet.data import DATASETS
+
+    if args.data_dir is None or args.data in DATASETS:
+        return
+    why = "it is for --data NAME" if args.data is None else f"{args.data} is not one of {', '.join(DATASETS)}"
+    raise InputError(f"--data-dir {args.data_dir}: it is the folder of a named data set, and {why}; leave it out")
+
+
+def check_reproduce_options(args: argparse.Namespace) -> None:
+    """Raise InputError if an option of `reproduce` has no effect."""
+    if args.smoke and args.doc is not None:
+        raise InputError(f"doc {args.doc}: --smoke trains on other data; leave out --smoke or --doc")
+    unused: dict[str, object] = {}
+    why = ""
+    if args.list:
+        unused, why = TRAINING_OPTIONS | OUTPUT_OPTIONS, "--list trains and writes nothing"
+    elif args.tables_only:
+        unused, why = TRAINING_OPTIONS, "--tables-only trains nothing"
+    elif args.smoke:
+        unused, why = dict.fromkeys(REAL_DATA_OPTIONS), "--smoke trains on digits with noise of its own"
+    for name, default in unused.items():
+        if getattr(args, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option}: {why}; leave out {option} or {why.partition(' ')[0]}")
+
+
+def check_reproduce_files(args: argparse.Namespace, specs: Sequence[RunSpec]) -> None:
+    """Raise InputError for a file that none of the selected runs of `reproduce` reads."""
+    if args.noise_probs is not None and not any(spec.needs_noise_probs for spec in specs):
+        raise InputError(f"--noise-probs {args.noise_probs}: none of these runs has feature noise; leave it out")
+    if args.human_labels is not None and not any(spec.needs_human_labels for spec in specs):
+        raise InputError(f"--human-labels {args.human_labels}: none of these runs uses CIFAR-10N; leave it out")

@@ -1,0 +1,360 @@
+"""The cases of the fuzzer: small data of every kind, runs trained on it, and commands with damaged files or arguments.
+
+A case depends on the seed and its number only, so that it can be repeated alone.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import random
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mutations
+import numpy as np
+
+from metalabelnet.cli import main
+from metalabelnet.cli.parser import make_parser
+from metalabelnet.errors import RunStopped
+from metalabelnet.train import recipe, train
+from tiny_data import write_npz
+from user_data import TABLE_COLUMNS, table_rows, text_rows, write_csv, write_photos
+
+FAST = "--epochs 2 --warmup 1 --batch-size 16 --lr 0.05 --device cpu"
+NETS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.fc = nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        return self.fc(x)
+
+def make(shape, classes):
+    return Net(shape, classes)
+"""
+RESUME = (
+    f"train small.npz --clean 18 {FAST} --epochs 4 --method METHOD --out run-METHOD --resume --checkpoint-seconds 0"
+)
+RESUMABLE = ("metalabelnet", "co-teaching", "pencil")  # label nets, two networks, a table of soft labels
+
+# Commands, each with the files that may be damaged. A folder stands for one file in it.
+COMMANDS: list[tuple[str, tuple[str, ...]]] = [
+    (f"train small.npz --clean 18 {FAST} --out out", ("small.npz",)),
+    (f"train small.npz --clean 18 --noise uniform:0.4 --unlabeled 9 --limit 50 {FAST} --out out", ("small.npz",)),
+    (f"train small.npz --clean 18 --noise file:noise.npy {FAST} --out out", ("noise.npy",)),
+    (f"train small.npz --clean 18 --noise file:noise.csv {FAST} --out out", ("noise.csv",)),
+    (f"train small.npz --clean 18 --noise matrix:matrix.csv {FAST} --out out", ("matrix.csv",)),
+    (f"train small.npz --clean 18 --noise feature:0.3 --noise-probs probs.npy {FAST} --out out", ("probs.npy",)),
+    (f"train small.npz --clean clean-rows.csv {FAST} --out out", ("clean-rows.csv",)),
+    (f"train clean.npz {FAST} --out out", ("clean.npz",)),
+    (f"train photos --clean clean.csv --image-size 8 {FAST} --out out", ("photos", "clean.csv")),
+    (f"train photos --clean clean.csv --on-error skip --memory-limit 0 {FAST} --out out", ("photos", "clean.csv")),
+    (f"train photos --clean clean-photos {FAST} --out out", ("clean-photos",)),
+    (f"train photos.csv --clean clean.csv --on-error skip {FAST} --out out", ("photos.csv", "photos", "clean.csv")),
+    (f"train table.csv --clean-column checked {FAST} --out out", ("table.csv",)),
+    (f"train table.tsv --clean-column checked --test table.csv {FAST} --out out", ("table.tsv", "table.csv")),
+    (f"train table.parquet --label label --clean-column checked {FAST} --out out", ("table.parquet",)),
+    (f"train news.csv --clean-column checked {FAST} --out out", ("news.csv",)),
+    (f"train small.npz --clean 18 --net nets.py:make {FAST} --out out", ("nets.py",)),
+    *((RESUME.replace("METHOD", method), (f"run-{method}",)) for method in RESUMABLE),
+    *((RESUME.replace("METHOD", method), (f"run-{method}/checkpoint",)) for method in RESUMABLE),
+    (f"compare small.npz --clean 18 --methods gce,fine-tune --seeds 1 --jobs 1 {FAST} --out out", ("small.npz",)),
+    (
+        f"compare small.npz --clean 18 --methods gce,fine-tune --seeds 1 --jobs 1 {FAST} --out compared --resume",
+        ("compared/gce-seed0", "compared/fine-tune-seed0"),
+    ),
+    ("labels run-npz -o out.csv", ("run-npz",)),
+    ("labels run-table --suspects", ("run-table",)),
+    ("labels run-npz --top 3 --format cleanlab -o out.csv", ("run-npz",)),
+    ("labels run-photos --format label-studio -o out.json", ("run-photos", "photos")),
+    ("labels run-photos --suspects --format fiftyone", ("run-photos", "photos")),
+    ("labels run-text --format label-studio", ("run-text", "news.csv")),
+    ("labels run-npz --data small.npz -o out.csv", ("run-npz", "small.npz")),
+    ("predict run-npz small.npz -o out.csv", ("run-npz", "small.npz")),
+    ("predict run-photos photos -o out.csv --on-error skip", ("run-photos", "photos")),
+    ("predict run-photos photos.csv", ("run-photos", "photos.csv")),
+    ("predict run-table table.csv -o out.csv", ("run-table", "table.csv")),
+    ("predict run-table table.parquet", ("run-table", "table.parquet")),
+    ("predict run-text news.csv --id text", ("run-text", "news.csv")),
+    ("predict run-net small.npz --net nets.py:make -o out.csv", ("run-net", "nets.py")),
+    ("report run-npz -o out.html", ("run-npz",)),
+    ("report run-photos run-npz -o out.html", ("run-photos", "photos")),
+    ("report compared/gce-seed0 compared/fine-tune-seed0", ("compared/gce-seed0",)),
+    ("report run-table run-text -o out.html", ("run-table", "run-text", "table.csv", "news.csv")),
+    ("review run-photos --export labels -o out.csv", ("run-photos", "photos")),
+    ("review run-table --export clean --drawn", ("run-table", "table.csv")),
+    ("review run-npz --export verdicts", ("run-npz",)),
+    ("review run-text", ("run-text", "news.csv")),
+    ("review photos --db verdicts.sqlite --export clean", ("photos", "verdicts.sqlite")),
+    ("review table.csv --export labels", ("table.csv",)),
+    ("reproduce fig-losses --list --results results", ("results",)),
+    ("reproduce cifar10n --tables-only --results results --figures figures", ("results",)),
+    ("reproduce fig-losses --tables-only --results results --figures figures --doc page.md", ("page.md", "results")),
+    ("methods", ()),
+    ("methods gce", ()),
+    ("datasets", ()),
+    ("noises", ()),
+]
+EXPORT = ("export run-npz --onnx out.onnx", ("run-npz",))  # takes seconds
+SLOW_SHARE = 0.002
+
+# Values of options, besides odd ones. An absolute path is never the value of an option that writes.
+WORDS = (
+    *(
+        "small.npz",
+        "photos",
+        "table.csv",
+        "table.parquet",
+        "news.csv",
+        "clean.csv",
+        "noise.npy",
+        "probs.npy",
+        "nowhere",
+    ),
+    *("run-npz", "run-photos", "nets.py:make", "nets.py:none", "os:system", "cnn8", "mlp", "small-cnn", "digits"),
+    *(
+        "uniform:0.4",
+        "class:0.9",
+        "feature:0.2",
+        "file:noise.npy",
+        "matrix:matrix.csv",
+        "gce",
+        "gce,mlnt",
+        "paper",
+        "own",
+    ),
+    *("label", "id", "text", "width", "width,noise", "checked", "path", "skip", "float64", "bf16", "eager", "compiled"),
+    *("csv", "fiftyone", "cuda", "meta", "cpu", "hopper", "given", "flip-crop", "beta=1", "gce.q=0.5", "outside", "."),
+)
+ODD_ARGUMENTS = (
+    *(
+        "",
+        " ",
+        "\x1b[2J",
+        "a\nb",
+        "\u202egnp.exe",
+        "ü文",
+        "\udcff",
+        "../outside/secret.txt",
+        "nan",
+        "inf",
+        "-1",
+        "1e999",
+    ),
+    *("0", "1", "2", "3", "0.5", "1e-30", "1e30", str(2**31), str(2**63), str(2**64), str(10**30), str(10**400)),
+    *(
+        "9" * 5000,
+        "x" * 5000,
+        "x" * 200,
+        "all",
+        "none",
+        "-",
+        "--",
+        ",",
+        ":",
+        "=",
+        "a=b",
+        "a:b",
+        "%s",
+        "0x10",
+        "١٢",
+        "1,2",
+    ),
+)
+DATA_OF_RUN = {
+    "run-photos": "photos clean.csv",
+    "photos.csv": "photos",
+    "run-text": "news.csv",
+    "run-table": "table.csv",
+}
+OUTPUT_OPTIONS = ("-o", "--output", "--out", "--onnx", "--db", "--results", "--figures", "--doc")
+# Each starts a process or a download.
+LEFT_OUT = {"--jobs": ("0", "-1", "x", "1"), "--pretrained": ("nets.py",), "--concurrent": ("0", "-1", "1", "2")}
+
+
+@dataclass
+class Case:
+    """A command to run in a copy of the fixtures, with what was changed."""
+
+    number: int
+    arguments: list[str]
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def command(self) -> str:
+        return self.arguments[0] if self.arguments else ""
+
+
+def write_fixtures(folder: Path) -> None:
+    """Write data of every kind, and train runs on it. The current folder must be `folder`: paths are relative."""
+    write_npz(folder / "small.npz")
+    x, y = np.load("small.npz")["x_train"], np.load("small.npz")["y_train"]
+    write_npz(folder / "clean.npz", x_clean=x[:18], y_clean=y[:18])
+    np.save("noise.npy", (y + (np.arange(80) % 5 == 0)) % 3)
+    write_csv(folder / "noise.csv", ["label"], [[label] for label in y])
+    write_csv(folder / "matrix.csv", ["0.8", "0.1", "0.1"], [["0.1", "0.8", "0.1"], ["0", "0.2", "0.8"]])
+    np.save("probs.npy", np.random.default_rng(0).dirichlet(np.ones(3), 80))
+    write_csv(folder / "clean-rows.csv", ["id", "label"], [[k, write_label(label)] for k, label in enumerate(y[:18])])
+    true_labels = write_photos(folder / "photos", count=27, unlabeled=2)
+    write_csv(folder / "clean.csv", ["id", "label"], [*true_labels[5:17], *true_labels[27:29]])
+    write_csv(folder / "photos.csv", ["path", "label"], [[f"photos/{name}", label] for name, label in true_labels])
+    for k, (name, label) in enumerate([*true_labels[5:17], *true_labels[27:29]]):
+        target = folder / "clean-photos" / label / f"{k}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / "photos" / name, target)
+    write_csv(folder / "table.csv", TABLE_COLUMNS, table_rows(60))
+    write_csv(folder / "table.tsv", TABLE_COLUMNS, table_rows(60), separator="\t")
+    write_parquet(folder / "table.parquet")
+    write_csv(folder / "news.csv", ["text", "label", "checked"], text_rows(60))
+    (folder / "nets.py").write_text(NETS)
+    (folder / "page.md").write_text("<!-- begin: agreement -->\n<!-- end: agreement -->\n")
+    (folder / "results").mkdir()
+    for name in ("fig-losses.jsonl", "cifar10n.jsonl"):
+        shutil.copyfile(Path(__file__).parents[2] / "results" / name, folder / "results" / name)
+    for words in (
+        f"train small.npz --clean 18 {FAST} --out run-npz",
+        f"train photos --clean clean.csv {FAST} --out run-photos",
+        f"train table.csv --clean-column checked {FAST} --out run-table",
+        f"train news.csv --clean-column checked {FAST} --out run-text",
+        f"train small.npz --clean 18 --net nets.py:make {FAST} --out run-net",
+        f"compare small.npz --clean 18 --methods gce,fine-tune --seeds 1 --jobs 1 {FAST} --out compared",
+        "report run-npz run-photos -o report.html",
+        "review photos --db verdicts.sqlite --export clean -o review.csv",
+        "predict run-table table.parquet -o predictions.csv",
+    ):
+        quietly(words)
+    for method in RESUMABLE:
+        args = make_parser().parse_args(RESUME.replace("METHOD", method).split())
+        steps = iter(range(9))
+        run = recipe("small.npz", clean=18, method=method, device="cpu", epochs=4, warmup=1, batch_size=16, lr=0.05)
+        with contextlib.suppress(RunStopped):
+            train(run, folder=args.out, checkpoint_seconds=0, stop=lambda steps=steps: next(steps, None) is None)
+        assert (args.out / "checkpoint" / "state.pt").exists()
+
+
+def write_label(label: int) -> str:
+    from tiny_data import CLASSES
+
+    return CLASSES[label]
+
+
+def write_parquet(path: Path) -> None:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    columns = list(zip(*table_rows(60), strict=True))
+    parquet.write_table(arrow.table(dict(zip(TABLE_COLUMNS, map(list, columns), strict=True))), path)
+
+
+def quietly(words: str) -> None:
+    """Run a command that must succeed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words.split())
+    assert code == 0, err.getvalue()
+
+
+def make_case(seed: int, number: int, fixtures: Path, work: Path) -> Case:
+    """Copy the fixtures of a case to `work`, damage them, and return the command."""
+    chosen = random.Random(f"{seed} {number}")
+    text, files = EXPORT if chosen.random() < SLOW_SHARE else chosen.choice(COMMANDS)
+    case, what = Case(number, text.split()), chosen.random()
+    if not files or what > 0.6:
+        for _ in range(chosen.choice((1, 1, 2, 3))):
+            change_arguments(chosen, case)
+    copy_fixtures(fixtures, work, f"{shlex.join(case.arguments)} {' '.join(files)}")
+    if files and what < 0.7:
+        for _ in range(chosen.choice((1, 1, 1, 2))):
+            damage_file(chosen, case, work / chosen.choice(files))
+    return case
+
+
+def copy_fixtures(fixtures: Path, work: Path, words: str) -> None:
+    """Copy the files and folders that these words name, and the data of the runs among them."""
+    words += " ".join(data for run, data in DATA_OF_RUN.items() if run in words)
+    work.mkdir()
+    for entry in sorted(fixtures.iterdir()):
+        if entry.name in words and entry.is_dir():
+            shutil.copytree(entry, work / entry.name, copy_function=shutil.copyfile)
+        elif entry.name in words:
+            shutil.copyfile(entry, work / entry.name)
+
+
+def damage_file(chosen: random.Random, case: Case, place: Path) -> None:
+    """Damage a file, or one of those in a folder. Digests of a run are mostly removed, so that the rest is tested."""
+    in_run = place.name.startswith("run-") or place.parent.name == "compared"
+    if place.is_dir():
+        files = sorted(file for file in place.rglob("*") if file.is_file() and not file.is_symlink())
+        if in_run:
+            files = [file for file in files if file.parent.name != "checkpoint"]
+        if not files or chosen.random() < 0.03:
+            case.damage.append(f"{place.name}: {mutations.replace_by_other_kind(chosen, place)}")
+            return
+        place = chosen.choice(files)
+    if not place.is_file() or place.is_symlink():  # damaged before
+        return
+    try:
+        case.damage.append(mutations.mutate(chosen, place))
+    except Exception:
+        case.damage.append(mutations.truncate(chosen, place))  # damaged before: it cannot be parsed any more
+    if in_run and chosen.random() < 0.8:
+        mutations.remove(place.parent / "digests.json")
+
+
+def change_arguments(chosen: random.Random, case: Case) -> None:
+    """Replace, add, remove or repeat a word."""
+    words, action = case.arguments, chosen.randrange(8)
+    place = chosen.randrange(1, len(words) + 1)
+    if action == 0 and place < len(words) and words[place - 1] not in OUTPUT_OPTIONS:
+        words[place] = chosen.choice(ODD_ARGUMENTS + WORDS)
+    elif action == 1 and place < len(words) and words[place] not in ("--epochs", "--jobs", "--seeds"):
+        del words[place]
+    elif action == 2 and place < len(words):
+        words.insert(place, words[place])
+    elif action == 3:
+        words.insert(place, chosen.choice(ODD_ARGUMENTS[:14] + WORDS))
+    else:
+        add_option(chosen, words)
+    if words[0] == "reproduce" and not {"--list", "--tables-only"} & {*words}:
+        words.append("--tables-only")  # training takes hours
+
+
+def add_option(chosen: random.Random, words: list[str]) -> None:
+    """Add an option of the command with any value."""
+    (commands,) = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    if words[0] not in commands.choices:
+        return
+    actions = [a for a in commands.choices[words[0]]._actions if a.option_strings and a.dest not in ("help", "open")]
+    if not actions:
+        return
+    action = chosen.choice(actions)
+    name = action.option_strings[-1]
+    if action.nargs == 0:
+        words.append(name)
+        return
+    if name in LEFT_OUT:
+        values: tuple[str, ...] = LEFT_OUT[name]
+    elif name in ("--epochs", "--seeds", "--snapshots"):
+        values = ("0", "-1", "1", "2", "x", "", "nan", "1.5", str(2**63), str(10**400), "9" * 5000)
+    else:
+        values = ODD_ARGUMENTS + WORDS
+    value = chosen.choice(values)
+    words.extend([f"{name}={value}"] if name.startswith("--") and chosen.random() < 0.5 else [name, value])
+
+
+def output_places(arguments: list[str], work: Path) -> list[Path]:
+    """Return where a command may write: the values of its output options, and its default places."""
+    places = ["runs", "report.html", "docs", "results"]
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if word.startswith("-o") and word != "-o":
+            places.append(word[2:])
+        if any(option.startswith(name) for option in OUTPUT_OPTIONS) and name.startswith("-") and len(name) > 1:
+            places.append(value if equals else following)
+    return [Path(os.path.normpath(work / place)) for place in places if place and "\x00" not in place]
