@@ -3,6 +3,7 @@
 # make test-all      the slow tests too
 # make test-gpu      the tests that need a CUDA GPU
 # make test-browser  the tests in a real browser alone
+# make fuzz          damaged files and odd arguments for FUZZ_SECONDS (default 300) from the random seed FUZZ_SEED
 # make docs          build the documentation into site/, tutorials executed, warnings as errors
 # make tables        the paper's tables, figures and docs/results/reproduction.md from results/
 # make clean         remove what the others made
@@ -12,7 +13,7 @@ BIN := .venv/bin
 JOBS ?= 2
 .DEFAULT_GOAL := help
 
-.PHONY: help demo lint browser test test-all test-gpu test-browser docs tables clean
+.PHONY: help demo lint browser test test-all test-gpu test-browser fuzz docs tables clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -61,8 +62,11 @@ test-gpu: .venv/installed
 test-browser: .venv/installed browser
 	$(BIN)/pytest -m browser
 
+fuzz: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seconds $(or $(FUZZ_SECONDS),300) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+
 docs: .venv/installed
-	work=$$(mktemp -d) && PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 DOCS_WORK="$$work" \
+	work=$$(mktemp -d) && PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 DOCS_WORK="$$work" \
 	  DOCS_EXAMPLES="$(CURDIR)/examples" $(BIN)/mkdocs build --strict --quiet; status=$$?; rm -rf "$$work"; exit $$status
 
 tables: .venv/installed

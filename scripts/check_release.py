@@ -1,7 +1,7 @@
 """Check that a tag, the package's version and the changelog agree; print the release notes.
 
-    python scripts/check_release.py 0.2.0            fails where they differ
-    python scripts/check_release.py 0.2.0 --notes    prints the changelog's section of that version
+python scripts/check_release.py 0.2.0            fails where they differ
+python scripts/check_release.py 0.2.0 --notes    prints the changelog's section of that version
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def package_version(root: Path = ROOT) -> str:
     text = (root / "src" / "metalabelnet" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "(.+)"$', text, flags=re.MULTILINE)
     if match is None:
-        raise SystemExit("src/metalabelnet/__init__.py has no line __version__ = \"...\"")
+        raise SystemExit('src/metalabelnet/__init__.py has no line __version__ = "..."')
     return match.group(1)
 
 

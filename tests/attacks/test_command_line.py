@@ -161,6 +161,36 @@ def test_error_of_the_package_is_not_blamed_on_the_user(
         run_cli(f"train small.npz {FAST} --net nets.py:good --out run".split(), capsys)
 
 
+# Values that are no values
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train small.npz --set=--", "argument --set: -- is not a value"),
+        ("train small.npz --lr=--", "argument --lr: -- is not a value"),
+        ("labels run -o--", "argument -o: -- is not a value"),
+        (f"train small.npz --epochs {10**400}", "is too large: the maximum is 1000000"),
+        (f"train small.npz --seed {2**63}", "seed 9223372036854775808 is too large"),
+        (f"train small.npz --batch-size {10**30}", "is too large: the maximum is 1000000000000"),
+        (f"compare small.npz --seeds {10**30}", "is too large: the maximum is 10000"),
+    ],
+)
+def test_value_out_of_range(words: str, says: str, capsys: Capture) -> None:
+    assert says in one_line_error(run_cli(words.split(), capsys))
+
+
+def test_damaged_label_table(work_dir: Path, capsys: Capture) -> None:
+    assert run_cli(f"train small.npz {FAST} --out run".split(), capsys).code == 0
+    file = work_dir / "run" / "labels.csv"
+    header, first, *rest = file.read_text(encoding="utf-8").splitlines()
+    (work_dir / "run" / "digests.json").unlink()
+    for damaged in (f"x{first}", first.replace(",", ",,", 1), first.rpartition(",")[0], header):
+        file.write_text("\n".join([header, damaged, *rest]) + "\n", encoding="utf-8")
+        for words in ("labels run", "labels run --format cleanlab", "labels run --format fiftyone --top 2"):
+            assert "labels.csv" in one_line_error(run_cli(words.split(), capsys))
+
+
 # Options that have no effect
 
 # The combinations of options that a command refuses: one of them would be ignored. Every option of every command is

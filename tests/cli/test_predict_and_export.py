@@ -158,6 +158,7 @@ class Bomb:
 
 def test_invalid_model_file(work_dir: Path, capsys: Capture) -> None:
     table_run(work_dir, capsys)
+    (work_dir / "run/digests.json").unlink()
     file, trace = work_dir / "run/model.safetensors", work_dir / "trace"
     good = file.read_bytes()
     torch.save({"net.0.weight": Bomb(trace)}, work_dir / "evil.pt")
@@ -192,7 +193,7 @@ def test_pretrained_pickle_is_not_executed(work_dir: Path, capsys: Capture, torc
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("[]", "unknown kind of encoder '[]'"),
+        ("[]", "run/encoder.json is not a file of a metalabelnet run"),
         ('{"kind": "tabel"}', "unknown kind of encoder"),
         (
             '{"kind": "table", "columns": [{"name": "a", "mean": 0, "deviation": 0, "missing_indicator": false}]}',
@@ -210,6 +211,7 @@ def test_pretrained_pickle_is_not_executed(work_dir: Path, capsys: Capture, torc
 def test_damaged_encoder_config(content: str, says: str, work_dir: Path, capsys: Capture) -> None:
     table_run(work_dir, capsys)
     (work_dir / "run/encoder.json").write_text(content)
+    (work_dir / "run/digests.json").unlink()
     assert says in input_error("predict run table.csv", capsys)
 
 

@@ -308,6 +308,7 @@ def test_labels_with_model_of_another_run(run: Path, capsys: Capture, work_dir: 
     about["run"]["net"] = "mlp"
     about["classes"] = about["classes"][:2]
     (run / "run.json").write_text(json.dumps(about))
+    (run / "digests.json").unlink()
     write_npz(work_dir / "new.npz", y_train=np.zeros(80, int), x_test=None, y_test=None, classes=None)
     output = run_cli(["labels", "run", "--data", "new.npz"], capsys)
     assert (output.code, output.err.count("\n")) == (2, 1)

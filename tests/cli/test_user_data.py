@@ -425,6 +425,7 @@ def test_run_folder_without_user_data_settings(capsys: Capture, work_dir: Path) 
     for name in ("on_error", "memory_limit", "label", "pretrained"):
         del about["run"][name]
     (work_dir / "run/run.json").write_text(json.dumps(about))
+    (work_dir / "run/digests.json").unlink()
     again = ["train", "tiny.npz", "--clean", "18", *QUICK.split(), "--out", "run", "--resume"]
     assert run_cli(again, capsys).code == 0
 

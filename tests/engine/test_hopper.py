@@ -27,7 +27,8 @@ from metalabelnet.engine.hopper.tiling import (
     kernel_source,
     wgmma_source,
 )
-from metalabelnet.engine.kernels import AffineGrad, ChannelAffine, select_kernels
+from metalabelnet.engine.kernel_selection import select_kernels
+from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.errors import InputError
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from metalabelnet.engine.kernels import NoKernels, select_kernels
+from metalabelnet.engine.kernel_selection import select_kernels
+from metalabelnet.engine.kernels import NoKernels
 from metalabelnet.errors import InputError
 from metalabelnet.reproduction.results import make_result_line, run_key
 from metalabelnet.train.settings import Run

@@ -2,10 +2,12 @@
 
 import ast
 import builtins
+import importlib
 import json
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,16 @@ def test_importing_train_imports_no_private_module() -> None:
     assert "metalabelnet.engine.engine" in imported
     assert not [name for name in imported if name.startswith(PRIVATE)]
     assert not [name for name in imported if name.startswith(("metalabelnet.engine.hopper", "metalabelnet.engine.re"))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _import_all_private_modules() -> None:
+    """Import them completely: an import that a test interrupts would leave PyTorch's compiler half imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("torch._dynamo")
+        for module in MODULES:
+            importlib.import_module(module)
 
 
 @pytest.fixture

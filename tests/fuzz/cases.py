@@ -56,9 +56,12 @@ COMMANDS: list[tuple[str, tuple[str, ...]]] = [
     (f"train photos --clean clean.csv --image-size 8 {FAST} --out out", ("photos", "clean.csv")),
     (f"train photos --clean clean.csv --on-error skip --memory-limit 0 {FAST} --out out", ("photos", "clean.csv")),
     (f"train photos --clean clean-photos {FAST} --out out", ("clean-photos",)),
-    (f"train photos.csv --clean clean.csv --on-error skip {FAST} --out out", ("photos.csv", "photos", "clean.csv")),
+    (
+        f"train photos.csv --clean clean-paths.csv --on-error skip {FAST} --out out",
+        ("photos.csv", "photos", "clean-paths.csv"),
+    ),
     (f"train table.csv --clean-column checked {FAST} --out out", ("table.csv",)),
-    (f"train table.tsv --clean-column checked --test table.csv {FAST} --out out", ("table.tsv", "table.csv")),
+    (f"train table.tsv --clean-column checked --test test.csv {FAST} --out out", ("table.tsv", "test.csv")),
     (f"train table.parquet --label label --clean-column checked {FAST} --out out", ("table.parquet",)),
     (f"train news.csv --clean-column checked {FAST} --out out", ("news.csv",)),
     (f"train small.npz --clean 18 --net nets.py:make {FAST} --out out", ("nets.py",)),
@@ -167,7 +170,9 @@ ODD_ARGUMENTS = (
         "1,2",
     ),
 )
+NUMBERS = ("0", "1", "2", "8", "64", "-1", "-0.0", "0.3", "1e-300", "1e30", "nan", "-inf", str(2**31), str(10**18))
 DATA_OF_RUN = {
+    **dict.fromkeys(("run-npz", "run-net", "compared"), "small.npz"),
     "run-photos": "photos clean.csv",
     "photos.csv": "photos",
     "run-text": "news.csv",
@@ -197,18 +202,21 @@ def write_fixtures(folder: Path) -> None:
     x, y = np.load("small.npz")["x_train"], np.load("small.npz")["y_train"]
     write_npz(folder / "clean.npz", x_clean=x[:18], y_clean=y[:18])
     np.save("noise.npy", (y + (np.arange(80) % 5 == 0)) % 3)
-    write_csv(folder / "noise.csv", ["label"], [[label] for label in y])
+    (folder / "noise.csv").write_text("".join(f"{label}\n" for label in y))
     write_csv(folder / "matrix.csv", ["0.8", "0.1", "0.1"], [["0.1", "0.8", "0.1"], ["0", "0.2", "0.8"]])
     np.save("probs.npy", np.random.default_rng(0).dirichlet(np.ones(3), 80))
     write_csv(folder / "clean-rows.csv", ["id", "label"], [[k, write_label(label)] for k, label in enumerate(y[:18])])
     true_labels = write_photos(folder / "photos", count=27, unlabeled=2)
     write_csv(folder / "clean.csv", ["id", "label"], [*true_labels[5:17], *true_labels[27:29]])
-    write_csv(folder / "photos.csv", ["path", "label"], [[f"photos/{name}", label] for name, label in true_labels])
+    paths = [(f"photos/{name}", label) for name, label in true_labels]
+    write_csv(folder / "photos.csv", ["path", "label"], paths)
+    write_csv(folder / "clean-paths.csv", ["id", "label"], [*paths[5:17], *paths[27:29]])
     for k, (name, label) in enumerate([*true_labels[5:17], *true_labels[27:29]]):
         target = folder / "clean-photos" / label / f"{k}.png"
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / "photos" / name, target)
     write_csv(folder / "table.csv", TABLE_COLUMNS, table_rows(60))
+    write_csv(folder / "test.csv", TABLE_COLUMNS, [row for row in table_rows(30, seed=1) if row[4]])
     write_csv(folder / "table.tsv", TABLE_COLUMNS, table_rows(60), separator="\t")
     write_parquet(folder / "table.parquet")
     write_csv(folder / "news.csv", ["text", "label", "checked"], text_rows(60))
@@ -277,7 +285,7 @@ def make_case(seed: int, number: int, fixtures: Path, work: Path) -> Case:
 
 def copy_fixtures(fixtures: Path, work: Path, words: str) -> None:
     """Copy the files and folders that these words name, and the data of the runs among them."""
-    words += " ".join(data for run, data in DATA_OF_RUN.items() if run in words)
+    words += " " + " ".join(data for run, data in DATA_OF_RUN.items() if run in words)
     work.mkdir()
     for entry in sorted(fixtures.iterdir()):
         if entry.name in words and entry.is_dir():
@@ -309,7 +317,7 @@ def damage_file(chosen: random.Random, case: Case, place: Path) -> None:
 
 def change_arguments(chosen: random.Random, case: Case) -> None:
     """Replace, add, remove or repeat a word."""
-    words, action = case.arguments, chosen.randrange(8)
+    words, action = case.arguments, chosen.randrange(12)
     place = chosen.randrange(1, len(words) + 1)
     if action == 0 and place < len(words) and words[place - 1] not in OUTPUT_OPTIONS:
         words[place] = chosen.choice(ODD_ARGUMENTS + WORDS)
@@ -342,6 +350,8 @@ def add_option(chosen: random.Random, words: list[str]) -> None:
         values: tuple[str, ...] = LEFT_OUT[name]
     elif name in ("--epochs", "--seeds", "--snapshots"):
         values = ("0", "-1", "1", "2", "x", "", "nan", "1.5", str(2**63), str(10**400), "9" * 5000)
+    elif action.type in (int, float) and chosen.random() < 0.8:
+        values = NUMBERS
     else:
         values = ODD_ARGUMENTS + WORDS
     value = chosen.choice(values)
@@ -355,6 +365,10 @@ def output_places(arguments: list[str], work: Path) -> list[Path]:
         name, equals, value = word.partition("=")
         if word.startswith("-o") and word != "-o":
             places.append(word[2:])
-        if any(option.startswith(name) for option in OUTPUT_OPTIONS) and name.startswith("-") and len(name) > 1:
+        if (
+            any(option.startswith(name) for option in (*OUTPUT_OPTIONS, "--data-dir"))
+            and name.startswith("-")
+            and len(name) > 1
+        ):
             places.append(value if equals else following)
     return [Path(os.path.normpath(work / place)) for place in places if place and "\x00" not in place]

@@ -64,7 +64,8 @@ class Sandbox:
     """Folders for the cases: `fixtures`, and `work`, `home`, `tmp` and `outside`, which are new for every case."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self.root, self.seed = root, seed
+        self.root, self.seed, self.last_code = root, seed, 0
+        self.codes: collections.Counter[str] = collections.Counter()  # of ended cases, by command and exit code
         self.work, self.output = root / "case" / "work", root / "output"
         self.output.mkdir()
         os.environ.update(HOME=str(root / "case" / "home"), TMPDIR=str(root / "case" / "tmp"))
@@ -79,13 +80,22 @@ class Sandbox:
 
     def run(self, number: int) -> tuple[cases.Case, list[Violation]]:
         """Run one case and return its violations."""
+        self.clear()
+        return self.run_case(cases.make_case(self.seed, number, self.root / "fixtures", self.work))
+
+    def clear(self) -> None:
+        """Make the folders of a case, except `work`."""
         shutil.rmtree(self.root / "case", ignore_errors=True)
         for name in ("home", "tmp", "outside"):
             (self.root / "case" / name).mkdir(parents=True)
         (self.root / "case" / "outside" / "secret.txt").write_text("secret\n")
-        case = cases.make_case(self.seed, number, self.root / "fixtures", self.work)
+
+    def run_case(self, case: cases.Case) -> tuple[cases.Case, list[Violation]]:
+        """Run the command of a case, whose files are in `work`, and return its violations."""
         before = snapshot(self.root / "case")
         code, hung = self._run_child(case)
+        self.last_code = code
+        self.codes[f"{case.command} {code}"] += 1
         err = (self.output / "err").read_text(encoding="utf-8", errors="replace")
         found = list(check_output(code, err, hung=hung))
         found += check_writes(case, code, before, snapshot(self.root / "case"), self.root / "case", self.work)
@@ -193,6 +203,7 @@ def check_writes(
     places = [str(place) for place in cases.output_places(case.arguments, work)]
     smoke = str(root / "tmp" / "metalabelnet-smoke-")
     cache = [str(root / "home" / ".cache"), str(root / "home" / ".cache" / "metalabelnet")]  # empty folders may stay
+    cache += [path for path in after if Path(path).name.startswith("torchinductor_")]  # empty too, made by PyTorch
     outside = [
         path
         for path in changed
@@ -207,13 +218,12 @@ def check_writes(
         yield "writes", f"although the input is wrong: {changed[:3]}"
 
 
-def fuzz(seed: int, *, seconds: float, most: int, folder: Path, report: bool = True) -> tuple[int, list[Violation]]:
-    """Run cases until the time or the number is reached; return their number and the violations."""
+def fuzz(box: Sandbox, *, seconds: float, most: int, report: bool = True) -> list[Violation]:
+    """Run cases until the time or the number is reached; return the violations."""
     violations: list[Violation] = []
-    box = Sandbox(folder, seed)
     start, number = time.monotonic(), 0
     while number < most and time.monotonic() - start < seconds:
-        case, found = box.run(number)
+        found = box.run(number)[1]
         violations += found
         number += 1
         if report:
@@ -221,12 +231,13 @@ def fuzz(seed: int, *, seconds: float, most: int, folder: Path, report: bool = T
                 print(f"case {number - 1}: {violation.kind}: {violation.detail}", flush=True)
             if number % 200 == 0:
                 print(f"{number} cases, {len(violations)} violations", flush=True)
-    return number, violations
+    return violations
 
 
-def print_summary(count: int, violations: list[Violation], seed: int) -> None:
+def print_summary(box: Sandbox, violations: list[Violation]) -> None:
     """Print the number of cases, and the violations by kind with a command that reproduces each."""
-    print(f"{count} cases, {len(violations)} violations")
+    print(f"{box.codes.total()} cases, {len(violations)} violations")
+    print("by command and exit code:", ", ".join(f"{name}: {n}" for name, n in sorted(box.codes.items())))
     groups: dict[tuple[str, str], list[Violation]] = collections.defaultdict(list)
     for violation in violations:
         groups[violation.kind, re.sub(r"\d+|'[^']*'", "", violation.detail)[-120:]].append(violation)
@@ -236,7 +247,7 @@ def print_summary(count: int, violations: list[Violation], seed: int) -> None:
         print(f"    metalabelnet {shlex.join(first.case.arguments)[:300]}")
         for damage in first.case.damage:
             print(f"    {damage}")
-        print(f"    reproduce: python tests/fuzz/fuzz.py --seed {seed} --case {first.case.number} --keep FOLDER")
+        print(f"    reproduce: python tests/fuzz/fuzz.py --seed {box.seed} --case {first.case.number} --keep FOLDER")
 
 
 def run_one(seed: int, number: int, folder: Path, keep: Path | None) -> int:
@@ -248,11 +259,8 @@ def run_one(seed: int, number: int, folder: Path, keep: Path | None) -> int:
     for violation in found:
         print(f"{violation.kind}: {violation.detail}")
     if keep is not None:
-        with contextlib.chdir(folder):
-            shutil.rmtree(folder / "case")
-            for name in ("home", "tmp", "outside"):
-                (folder / "case" / name).mkdir(parents=True)
-            cases.make_case(seed, number, folder / "fixtures", box.work)
+        box.clear()
+        cases.make_case(seed, number, folder / "fixtures", box.work)
         shutil.move(box.work, keep)
         print(f"run it in {keep}")
     return 1 if found else 0
@@ -266,12 +274,12 @@ if __name__ == "__main__":
     parser.add_argument("--case", type=int, help="run this case alone")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="with --case: move its files here")
     options = parser.parse_args()
-    previous_home = os.environ.get("HOME", "")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         root = Path(temporary).resolve()
         if options.case is not None:
             sys.exit(run_one(options.seed, options.case, root, options.keep and options.keep.resolve()))
         print(f"seed {options.seed}")
-        count, violations = fuzz(options.seed, seconds=options.seconds, most=options.cases, folder=root)
-    print_summary(count, violations, options.seed)
-    sys.exit(1 if violations else 0)
+        box = Sandbox(root, options.seed)
+        violations = fuzz(box, seconds=options.seconds, most=options.cases)
+        print_summary(box, violations)
+        sys.exit(1 if violations else 0)

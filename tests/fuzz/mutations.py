@@ -81,11 +81,20 @@ def overwrite(random: random.Random, path: Path) -> str:
 
 
 def replace_content(random: random.Random, path: Path) -> str:
-    content = random.choice(
-        (b"", b"\x00", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89PNG\r\n\x1a\n", b"PAR1", b"%!PS-Adobe-3.0 EPSF-3.0\n")
-        + (b"[]", b"{}", b"null", b"0", b'"', b"\xef\xbb\xbf", b"\xff\xfe{\x00}\x00", b"a,b\n1,2\n", b"\n" * 1000)
-        + (b"[" * DEEP, b'{"a":' * DEEP, b"\x80\x04K\x01.", random.randbytes(500), b"x" * 3_000_000)
+    contents = (
+        *(
+            b"",
+            b"\x00",
+            b"PK\x03\x04",
+            b"\x93NUMPY\x01\x00",
+            b"\x89PNG\r\n\x1a\n",
+            b"PAR1",
+            b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        ),
+        *(b"[]", b"{}", b"null", b"0", b'"', b"\xef\xbb\xbf", b"\xff\xfe{\x00}\x00", b"a,b\n1,2\n", b"\n" * 1000),
+        *(b"[" * DEEP, b'{"a":' * DEEP, b"\x80\x04K\x01.", random.randbytes(500), b"x" * 3_000_000),
     )
+    content = random.choice(contents)
     path.write_bytes(content)
     return f"content replaced by {len(content)} bytes {content[:12]!r}"
 
@@ -108,10 +117,11 @@ def replace_by_other_kind(random: random.Random, path: Path) -> str:
     elif kind == "fifo":
         os.mkfifo(path)
     elif kind == "socket":
-        try:
-            socket.socket(socket.AF_UNIX).bind(str(path))
-        except OSError:  # the path is too long for a socket
-            kind = "missing"
+        with socket.socket(socket.AF_UNIX) as server:
+            try:
+                server.bind(str(path))
+            except OSError:  # the path is too long for a socket
+                kind = "missing"
     elif kind != "missing":
         targets = {"link": path.parent, "outside": outside, "dangling": "nowhere", "loop": path.name}
         path.symlink_to({**targets, "zero": "/dev/zero", "null": "/dev/null"}[kind])
@@ -190,38 +200,44 @@ def change_table(random: random.Random, path: Path) -> str:
 
 
 def _change_rows(random: random.Random, rows: list[list[str]]) -> str:
-    column, row = random.randrange(len(rows[0])), random.randrange(len(rows))
-    action = random.randrange(11)
+    return (_change_columns if random.random() < 0.5 else _change_cells)(random, rows)
+
+
+def _change_columns(random: random.Random, rows: list[list[str]]) -> str:
+    column, action = random.randrange(len(rows[0])), random.randrange(4)
+    name = rows[0][column]
     if action == 0:
-        name = rows[0][column]
         for cells in rows:
             del cells[column : column + 1]
         return f"column {name!r} removed"
     if action == 1:
         for cells in rows:
             cells.append(cells[column])
-        return f"column {rows[0][column]!r} repeated"
+        return f"column {name!r} repeated"
     if action == 2:
         rows[0][column] = random.choice(ODD_STRINGS)
-        return f"column {column} renamed {rows[0][column][:20]!r}"
-    if action == 3:
+        return f"column {name!r} renamed {rows[0][column][:20]!r}"
+    value = random.choice(ODD_STRINGS)
+    for cells in rows[1:]:
+        cells[column] = value
+    return f"all cells of {name!r} are {value[:20]!r}"
+
+
+def _change_cells(random: random.Random, rows: list[list[str]]) -> str:
+    column, row, action = random.randrange(len(rows[0])), random.randrange(len(rows)), random.randrange(8)
+    if action == 0:
         del rows[random.choice((0, 1, 2)) :]
         return f"{len(rows)} lines left"
-    if action == 4:
+    if action == 1:
         rows[row] = rows[row] * random.choice((2, 50))
         return f"line {row} is longer"
-    if action == 5:
+    if action == 2:
         rows[row] = rows[row][:column]
         return f"line {row} is shorter"
-    if action == 6:
+    if action == 3:
         rows.insert(row, [])
         return f"empty line {row}"
-    if action == 7:
-        value = random.choice(ODD_STRINGS)
-        for cells in rows[1:]:
-            cells[column] = value
-        return f"all cells of {rows[0][column]!r} are {value[:20]!r}"
-    if action == 8:
+    if action == 4:
         rows[row][column] = "y" * 200_000  # beyond the limit of Python's csv module
         return f"cell {row}, {column} has 200,000 characters"
     rows[row][column] = random.choice((*ODD_STRINGS, *map(str, ODD_NUMBERS)))

@@ -183,7 +183,7 @@ def test_nothing_is_downloaded(workdir: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ("labels.csv", "index,id\n", "labels.csv is not the label table of this run"),
         ("labels.csv", None, "labels.csv is missing"),
-        ("confusion.json", "{", "confusion.json is damaged"),
+        ("confusion.json", "{", "confusion.json cannot be read"),
         ("confusion.json", '{"part": "test", "counts": [[0, 9, 1]]}', "has a class number beyond the 2 classes"),
         ("summary.json", None, "the run is not finished"),
         ("summary.json", '{"method": "cross', "summary.json cannot be read"),

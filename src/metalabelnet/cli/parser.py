@@ -77,8 +77,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse the arguments; `words` of the result are the arguments as typed."""
-        parsed = super().parse_args(args, namespace)
-        parsed.words = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words:
+            if word == "-o--" or (word.startswith("--") and word.endswith("=--")):  # argparse drops the value
+                self.error(f"argument {word.removesuffix('--').removesuffix('=')}: -- is not a value")
+        parsed = super().parse_args(words, namespace)
+        parsed.words = words
         return parsed
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -33,7 +33,7 @@ from metalabelnet.engine.cuda import (
     exhaustive_cudnn_benchmark,
     without_cudnn_benchmark,
 )
-from metalabelnet.engine.kernels import select_kernels
+from metalabelnet.engine.kernel_selection import select_kernels
 from metalabelnet.engine.trace_signature import NoSignature, TraceSignature
 from metalabelnet.errors import InputError
 

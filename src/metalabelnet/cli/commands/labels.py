@@ -75,7 +75,7 @@ def _read_labels_csv(files: RunFolder) -> str:
     return text
 
 
-def _is_label_row(row: Mapping[str | None, Any], classes: set[str]) -> bool:
+def _is_label_row(row: Mapping[Any, Any], classes: set[str]) -> bool:
     """Return whether the cells of a row can be used: a number as index, classes as labels, shares of 1."""
     if None in row or None in row.values():  # more cells than columns, or fewer
         return False
