@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def make_report(folders: Sequence[Path], warn: Callable[[str], None] | None = No
     InputError
         If there is no folder, or one is not a finished run.
     """
-    unique = list({folder.resolve(): folder for folder in folders}.values())
+    unique = list({os.path.realpath(folder): folder for folder in folders}.values())  # no error for a loop of links
     if not unique:
         raise InputError("a report needs at least one run folder")
     runs = [finished_run.read_run(folder) for folder in unique]

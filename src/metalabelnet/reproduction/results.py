@@ -103,6 +103,7 @@ def _is_result(line: ResultLine) -> bool:
         and "commit" in line
         and _has(optional, {name: _OPTIONAL[name] for name in optional})
         and _has(line["settings"], _SETTINGS)
+        and isinstance(line["settings"].get("settings", {}), dict)
         and (line["summary"] is None or _has(line["summary"], _SUMMARY))
         and ("curves" not in optional or _are_curves(optional["curves"], line["settings"]))
     )
