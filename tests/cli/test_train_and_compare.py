@@ -201,7 +201,7 @@ def test_plot_without_test_set_shows_clean_accuracy(
         ([7, 8], "accuracy on test samples (%)"),
     ):
         history = [{"test_accuracy": test[k], "clean_accuracy": 50.0 + k} for k in range(2)]
-        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", clean=None), history)])
+        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", clean="all"), history)])
         assert seen["ylabel"] == label
         assert seen["y"] == ([50, 51] if test[0] is None else test)
         assert str(seen["title"]).endswith(", all clean samples")

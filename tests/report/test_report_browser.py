@@ -32,7 +32,7 @@ def hostile_samples(folder: Path) -> list[Path]:
         hostile_text = HOSTILE[k % 3].replace('"', '""')
         lines.append(f'"{hostile_text} {k}","{words} {hostile_text}",{"ab"[k % 2]},{int(k < 20)}')
     (folder / "texts.csv").write_text("\n".join(lines), encoding="utf-8")
-    return [train_run(folder / "run", "texts.csv", clean_column="ok", clean=None, method="cross-entropy", text="text")]
+    return [train_run(folder / "run", "texts.csv", clean_column="ok", clean="all", method="cross-entropy", text="text")]
 
 
 def several_seeds(folder: Path) -> list[Path]:

@@ -128,6 +128,8 @@ def test_clean_is_a_number_or_all(tmp_path: Path) -> None:
         recipe("digits", clean="all")
     with pytest.raises(InputError, match="clean 'some' is not valid: give a number of samples, or all"):
         recipe("digits", clean="some")
+    with pytest.raises(InputError, match="clean None is not valid"):
+        recipe("digits", clean=None)
     with pytest.raises(InputError, match="clean 0 is too small: the minimum is 1"):
         recipe("digits", clean=0)
     with pytest.raises(InputError, match="limit 0 is too small: the minimum is 2"):

@@ -355,7 +355,7 @@ def _check_counts(run: Run) -> None:
 
 
 def _check_numbers(run: Run) -> None:
-    if isinstance(run.clean, str) and run.clean != ALL:
+    if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
         raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
     _check_counts(run)
     if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format == "npz"):
