@@ -25,7 +25,6 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 from packaging.version import InvalidVersion, Version
-from pip._internal.commands import create_command
 
 ROOT = Path(__file__).parents[1]
 HEADER = "# Written by scripts/update_requirements.py from constraints.txt: edit that file and run the script.\n"
@@ -91,6 +90,8 @@ def requirement(name: str, version: str, hashes: list[str]) -> str:
 
 def main() -> None:
     """Write the files."""
+    from pip._internal.commands import create_command  # importing it patches distutils, with a warning
+
     command = create_command("download")
     options, _ = command.parse_args(["metalabelnet"])
     pins_of = sections((ROOT / "constraints.txt").read_text(encoding="utf-8"))

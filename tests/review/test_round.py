@@ -157,7 +157,7 @@ def test_invalid_clean_sets_for_arrays(tmp_path: Path, monkeypatch: pytest.Monke
         ([*good, (0, CLASSES[1])], "", "0 occurs twice"),
         (good[:2], "", "is missing from the clean rows"),
         ([(k, CLASSES[k % 3]) for k in range(80)], "", "leaves no training rows"),
-        (good, "--split paper", "not from a file; use the split 'general'"),
+        (good, "--split paper", "the split 'paper' takes the clean set from the test part"),
         (good, "--label y", "--label is for a folder of images or a table"),
     ):
         write_csv(tmp_path / "clean.csv", ("id", "label"), rows)
