@@ -10,6 +10,8 @@ import pytest
 from fuzz import Sandbox, check_output, fuzz
 from metalabelnet.review import server
 
+pytestmark = pytest.mark.slow  # forks: a worker process with threads can hang its children
+
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
