@@ -26,11 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.launch.concurrent_runs import train_concurrently
 from metalabelnet.launch.process_pool import Job
+from metalabelnet.train import settings
 from metalabelnet.train.run_folder import commit, versions
-from metalabelnet.train.settings import Run, recipe
 
 if TYPE_CHECKING:
     from metalabelnet.train.loop import Progress
+    from metalabelnet.train.settings import Run
 
 WARMUP_EPOCHS, PHASE2_EPOCHS = 44, 76  # of the recipe
 SNAPSHOT_INTERVAL = 4  # epochs
@@ -41,8 +42,9 @@ def make_run(args: argparse.Namespace, number: int) -> Run:
     """Return one of the runs, which differ in noise and seed."""
     epochs = args.warmup + args.phase2 + (0 if args.whole else 1)
     snapshots = {} if args.whole else {"snapshots": -(-epochs // SNAPSHOT_INTERVAL)}
-    return recipe(
+    return settings.make_run(
         args.data,
+        recipe="paper",
         data_dir=args.data_dir,
         split="paper",
         protocol="paper",

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from images import KINDS, draw
 
 from metalabelnet.labels.metrics import average_precision, predict_logits
-from metalabelnet.train import recipe, train
+from metalabelnet.train import make_run, train
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import commit, versions
 
@@ -53,7 +53,9 @@ def write_drawings(folder: Path, count: int, noise_rate: float, seed: int) -> No
 def measure(folder: Path, seed: int, *, fit: bool) -> dict[str, float]:
     """Train a run and return the quality of its label table."""
     loo_refit.MAX_FEATURES = 4096 if fit else 0
-    run = recipe(str(folder / "pictures"), clean_file=str(folder / "clean.csv"), seed=seed, device="cpu")
+    run = make_run(
+        str(folder / "pictures"), recipe="paper", clean_file=str(folder / "clean.csv"), seed=seed, device="cpu"
+    )
     problem = prepare(run)
     result = train(run, problem=problem)
     rows, decisions = result.labels.rows, result.labels.decisions()

@@ -33,7 +33,7 @@ from metalabelnet.review.informativeness import MEASURES
 from metalabelnet.review.store import ReviewStore
 from metalabelnet.review.verdicts import Verdict, add_verdict
 from metalabelnet.seeds import generator
-from metalabelnet.train import Run, recipe, train
+from metalabelnet.train import Run, make_run, train
 from metalabelnet.train.prepare import prepare
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def move_to_clean_set(run: Run, problem: Problem, positions: list[int]) -> Probl
 
 def run_experiment(args: argparse.Namespace, noise: str, seed: int, folder: Path) -> list[dict[str, object]]:
     milestones = (args.epochs * 2 // 5, args.epochs * 3 // 4)
-    run = recipe(
+    run = make_run(
         args.data,
+        recipe="paper",
         method="metalabelnet",
         noise=noise,
         clean=10 * CLEAN_PER_CLASS,

@@ -33,7 +33,7 @@ from metalabelnet.labels.snapshots import (
     snapshot_logits,
     suspicion_scale,
 )
-from metalabelnet.train import recipe
+from metalabelnet.train import make_run
 from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 
@@ -57,7 +57,7 @@ def bayes_posterior(p: Tensor, given: Tensor) -> Tensor:
 
 def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], Any]:
     """The probabilities of the training rows by each candidate, and the rows."""
-    run = recipe("digits", method=method, noise=noise, seed=seed, device="cpu")
+    run = make_run("digits", recipe="paper", method=method, noise=noise, seed=seed, device="cpu")
     problem = prepare(run)
     loop = RecordingLoop(run, problem, None, None)
     result = run_to_completion(loop.steps(None, None, 1e9))

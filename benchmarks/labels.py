@@ -40,7 +40,7 @@ from metalabelnet.labels.correction import decide_labels
 from metalabelnet.labels.metrics import auroc, average_precision, expected_calibration_error, predict_logits
 from metalabelnet.labels.snapshots import Snapshots, suspicion_scale
 from metalabelnet.seeds import generator
-from metalabelnet.train import recipe
+from metalabelnet.train import settings
 from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import commit, versions
@@ -79,7 +79,9 @@ def make_run(args: argparse.Namespace, noise: str, seed: int) -> Run:
     if args.epochs:
         third = args.epochs // 3
         changes |= {"epochs": args.epochs, "warmup": third, "lr_milestones": (third, 2 * third)}
-    return recipe(data, **{name: value for name, value in changes.items() if value is not None})
+    return settings.make_run(
+        data, recipe="paper", **{name: value for name, value in changes.items() if value is not None}
+    )
 
 
 def write_fashion_mnist(folder: Path, data_dir: str | None) -> Path:

@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet import MetaLabelNetClassifier, NoCleanSetWarning
-from metalabelnet.train import recipe
+from metalabelnet.train import make_run
 from metalabelnet.train.prepare import prepare
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @functools.cache
 def load_problem(noise: str, seed: int) -> Problem:
-    return prepare(recipe("digits", noise=noise, clean=100, seed=seed, device="cpu"))
+    return prepare(make_run("digits", recipe="paper", noise=noise, clean=100, seed=seed, device="cpu"))
 
 
 def score(variant: str, noise: str, seed: int, *, images: bool) -> float:

@@ -19,7 +19,7 @@ from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.train import recipe
+from metalabelnet.train import make_run
 from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
 
@@ -55,8 +55,15 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=OUTPUT)
     args = parser.parse_args()
     shorter = {"epochs": args.epochs} if args.epochs else {}
-    run = recipe(
-        "digits", method="metalabelnet-plus", noise=args.noise, clean=100, device="cpu", snapshots=0, **shorter
+    run = make_run(
+        "digits",
+        recipe="paper",
+        method="metalabelnet-plus",
+        noise=args.noise,
+        clean=100,
+        device="cpu",
+        snapshots=0,
+        **shorter,
     )
     problem = prepare(run)
     loop = RecordingLoop(run, problem, None, None)

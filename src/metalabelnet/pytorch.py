@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods import METHODS
 from metalabelnet.train import Progress, Result, Run, train
 from metalabelnet.train.in_memory import check_net, prepare_in_memory
-from metalabelnet.train.settings import IN_MEMORY, scale_schedule
+from metalabelnet.train.settings import IN_MEMORY, make_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 # Fields of a run that `fit` takes from its other arguments, or that apply only to data read from files.
 _EXCLUDED_FIELDS = {"data", "data_format", "data_dir", "noise", "noise_probs", "clean", "unlabeled", "limit"}
-_EXCLUDED_FIELDS |= {"split", "net", "settings", "preset"} | {f.name for f in dataclasses.fields(ReadOptions)}
+_EXCLUDED_FIELDS |= {"split", "net", "settings"} | {f.name for f in dataclasses.fields(ReadOptions)}
 
 
 def fit(
@@ -149,14 +148,12 @@ def _build_run(settings: dict[str, Any], net: nn.Module | str) -> Run:
     for name in settings:
         if name not in fields | method_settings:
             raise unknown_name_error(f"setting of a run or of {method}", name, fields | method_settings)
-    epochs = settings.get("epochs", Run.epochs)
-    run_settings = {name: value for name, value in settings.items() if name in fields}
-    return Run(
-        data=IN_MEMORY,
+    return make_run(
+        IN_MEMORY,
         data_format="memory",
         net="auto" if isinstance(net, nn.Module) else net,
         settings={name: value for name, value in settings.items() if name in method_settings},
-        **(scale_schedule(int(epochs)) if isinstance(epochs, Integral) else {}) | run_settings,
+        **{name: value for name, value in settings.items() if name in fields},
     )
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROTOCOLS = ("default", "paper")
-PRESETS = ("paper", "own")
+RECIPES = ("modern", "paper", "own")
+LR_SCHEDULES = ("milestones", "cosine")
+STRONG_AUGMENTATIONS = ("none", "supervised", "consistency")
 DTYPES = ("float32", "float64", "bf16")
 EXECUTIONS = ("auto", "eager", "compiled")
 KERNELS = ("auto", "cudnn", "hopper")
@@ -30,15 +32,42 @@ CIFAR10_SCHEDULE: dict[str, Any] = {
     "momentum": 0.9,
     "weight_decay": 1e-4,
 }
-_CIFAR: dict[str, Any] = {**CIFAR10_SCHEDULE, "warmup": 44, "clean": 5000, "augment": "flip-crop"}
+_CIFAR: dict[str, Any] = {"epochs": 120, "batch_size": 128, "clean": 5000, "augment": "flip-crop"}
 
-# Where the settings for a data set known by name differ from the defaults of `RunOptions`.
+# Where the settings for a data set known by name differ from the defaults of `RunOptions`, whatever the recipe.
 DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {},
-    "fashion-mnist": {"clean": 1000, "batch_size": 128, "lr": 1e-2},
+    "fashion-mnist": {"clean": 1000, "batch_size": 128},
     "cifar10": _CIFAR,
     "cifar100": _CIFAR,
 }
+
+# The recipe `modern`: one set of values for all methods and data, chosen without test samples on `fine-tune` and
+# `cross-entropy` (docs/results/recipe.md).
+MODERN: dict[str, Any] = {
+    "lr": 0.05,
+    "lr_schedule": "cosine",
+    "weight_decay": 5e-4,
+    "ema": 0.999,
+    "strong_augment": "supervised",
+    "select_from": 2 / 3,
+}
+MODERN_WARMUP = 1 / 8  # of the epochs
+# The recipe `paper`: that of the paper on CIFAR; where the paper has no such data, the defaults of `RunOptions`.
+PAPER: dict[str, dict[str, Any]] = {
+    "fashion-mnist": {"lr": 1e-2},
+    "cifar10": {**CIFAR10_SCHEDULE, "warmup": 44},
+    "cifar100": {**CIFAR10_SCHEDULE, "warmup": 44},
+}
+
+
+def recipe_defaults(recipe: str, data: str) -> dict[str, Any]:
+    """Return the settings of a recipe for a data set, where they differ from the defaults of `RunOptions`."""
+    common = DATASET_DEFAULTS.get(data, {})
+    if recipe != "modern":
+        return {**common, **PAPER.get(data, {})}
+    warmup = max(1, round(MODERN_WARMUP * common.get("epochs", RunOptions.epochs)))
+    return {**common, **MODERN, "warmup": warmup}
 
 
 def _option(default: Any, text: str) -> Any:
@@ -57,8 +86,11 @@ class RunOptions:
         None, "folder with the files of a named data set (default: $METALABELNET_DATA, else ~/.cache/metalabelnet)"
     )
     method: str = _option("metalabelnet", "training method; see `metalabelnet methods`")
-    preset: str = _option(
-        "paper", "paper: the schedule that all methods share; own: the schedule and settings of the method's own paper"
+    recipe: str = _option(
+        "paper",
+        "how networks are trained: modern (EMA, strong augmentation, cosine annealing; the same for every method), "
+        "paper (the schedule of the MetaLabelNet paper, none of these), own (the schedule and settings of the method's "
+        "own paper); the options below change single values",
     )
     settings: Mapping[str, Any] = field(
         default_factory=dict, metadata={"help": "setting of the method; see `metalabelnet methods METHOD`"}
@@ -110,11 +142,25 @@ class RunOptions:
     warmup: int = _option(11, "epochs of warm-up on the given labels")
     batch_size: int = _option(64, "batch size")
     lr: float = _option(0.02, "learning rate of the classifier")
-    lr_milestones: tuple[int, ...] = _option((10, 20), "epochs at which the learning rate drops to a tenth")
+    lr_schedule: str = _option("milestones", "how the learning rate falls: milestones, cosine (annealing)")
+    lr_milestones: tuple[int, ...] = _option(
+        (10, 20), "epochs at which the learning rate drops to a tenth, with the schedule milestones"
+    )
+    lr_warmup: int = _option(0, "epochs over which the learning rate rises linearly")
     momentum: float = _option(0.9, "momentum of the classifier's SGD")
     weight_decay: float = _option(1e-4, "weight decay of the classifier's SGD")
     order: str = _option("shuffled", "order of the training samples: shuffled (every epoch anew), given")
+    ema: float = _option(0.0, "maximum decay of the exponential moving average of the weights that predicts; 0: none")
     augment: str = _option("none", "augmentation of the training images: none, crop, flip-crop")
+    strong_augment: str = _option(
+        "none",
+        "additional loss on strongly augmented images: none, supervised (the method's loss), consistency (with the "
+        "prediction for the image itself)",
+    )
+    strong_weight: float = _option(1.0, "weight of the loss on strongly augmented images")
+    mixup: float = _option(0.0, "parameter alpha of MixUp; 0: no MixUp")
+    label_smoothing: float = _option(0.0, "share of the uniform distribution in the labels (label smoothing)")
+    select_from: float = _option(0.0, "fraction of the epochs after which an epoch may be selected as the result")
     snapshots: int = _option(
         30, "number of epochs, evenly spaced, whose predictions enter the label table; 0: only the selected epoch"
     )

@@ -308,10 +308,10 @@ REFUSED = {
 }
 # Options with an effect in every combination. The schedule and the recipe belong to the run, not to the method: the
 # same command may be repeated with another --method, also one without warm-up (--warmup) or that ignores unlabeled
-# samples (--unlabeled). `--preset own` equals the common schedule for methods without published settings. --resume
+# samples (--unlabeled). `--recipe own` equals the common schedule for methods without published settings. --resume
 # starts a run that does not exist, so that the same command can be repeated after every interruption.
 SHARED_BY_METHODS = "--epochs --warmup --batch-size --lr --lr-milestones --momentum --weight-decay --order --snapshots"
-OF_EVERY_RUN = "--noise --limit --unlabeled --split --preset --protocol --net --seed --device --dtype --out --resume"
+OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype --out --resume"
 ALWAYS_USED = {
     "train": f"{SHARED_BY_METHODS} {OF_EVERY_RUN} --method --checkpoint-seconds",
     "compare": f"{SHARED_BY_METHODS} {OF_EVERY_RUN} --methods --seeds --jobs",

@@ -21,7 +21,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.methods import METHODS
 from metalabelnet.report import make_report
-from metalabelnet.train import Run, RunFolder, RunStopped, checkpoint, recipe, train
+from metalabelnet.train import Run, RunFolder, RunStopped, checkpoint, make_run, train
 from small_runs import FAST_SETTINGS
 from tiny_data import folder_contents, run_outputs, table_samples, tiny_run, write_npz
 
@@ -49,7 +49,15 @@ def write_table(file: Path) -> Path:
 
 
 def table_run(table: Path) -> Run:
-    return recipe(str(table), method="cross-entropy", clean_column="checked", epochs=2, batch_size=24, device="cpu")
+    return make_run(
+        str(table),
+        recipe="paper",
+        method="cross-entropy",
+        clean_column="checked",
+        epochs=2,
+        batch_size=24,
+        device="cpu",
+    )
 
 
 @pytest.fixture(scope="module")

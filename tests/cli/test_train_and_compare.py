@@ -21,7 +21,7 @@ from metalabelnet.data.rows import make_rows
 from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.memorization_check import memorization_warning
 from metalabelnet.report.curve_plot import draw_curves
-from metalabelnet.train import RunFolder, recipe
+from metalabelnet.train import RunFolder, make_run
 from tiny_data import BASIC_METHODS, CLASSES, folder_contents, run_outputs, table_samples, write_npz
 from user_data import QUICK, TABLE_COLUMNS, table_rows, write_csv
 
@@ -201,7 +201,10 @@ def test_plot_without_test_set_shows_clean_accuracy(
         ([7, 8], "accuracy on test samples (%)"),
     ):
         history = [{"test_accuracy": test[k], "clean_accuracy": 50.0 + k} for k in range(2)]
-        draw_curves(tmp_path / "curves.png", [(recipe("own.npz", method="cross-entropy", clean="all"), history)])
+        draw_curves(
+            tmp_path / "curves.png",
+            [(make_run("own.npz", recipe="paper", method="cross-entropy", clean="all"), history)],
+        )
         assert seen["ylabel"] == label
         assert seen["y"] == ([50, 51] if test[0] is None else test)
         assert str(seen["title"]).endswith(", all clean samples")

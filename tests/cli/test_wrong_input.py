@@ -59,7 +59,7 @@ WRONG_ARGUMENTS = {
     "train digits --noise file:none.npy": "there is no file 'none.npy'",
     "train digits --split papr": "unknown split 'papr': did you mean 'paper'?",
     "train digits --protocol papers": "unknown protocol 'papers': did you mean 'paper'?",
-    "train digits --preset ownn": "unknown preset 'ownn': did you mean 'own'?",
+    "train digits --recipe ownn": "unknown recipe 'ownn': did you mean 'own'?",
     "train digits --net cnn": "unknown network 'cnn': did you mean 'cnn8'?",
     "train digits --augment flip-corp": "unknown augmentation 'flip-corp': did you mean 'flip-crop'?",
     "train digits --dtype float16": "unknown dtype 'float16'",

@@ -152,18 +152,18 @@ def test_to_input_scales_images_and_keeps_tables() -> None:
 def test_strong_augmentation_starts_at_its_epoch_and_changes_nothing_else() -> None:
     train = dataclasses.replace(rows(30), x=torch.randint(0, 256, (30, 1, 8, 8), dtype=torch.uint8))
     plain, batches = make_batches(train, rows(20)), make_batches(train, rows(20), strong_augment_from=2)
-    assert all(b.strong_x is None for epoch in (0, 1) for b in batches.epoch(epoch, labeled_only=False))
+    assert all(b.views.strong is None for epoch in (0, 1) for b in batches.epoch(epoch, labeled_only=False))
     seen = []
     for one, other in zip(plain.epoch(2, labeled_only=False), batches.epoch(2, labeled_only=False), strict=True):
-        assert one.strong_x is None
-        assert other.strong_x is not None
+        assert one.views.strong is None
+        assert other.views.strong is not None
         assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "index", "clean_x"))
         assert one.seed == other.seed
-        assert other.strong_x.shape == other.x.shape
-        seen.append(other.strong_x)
-    again = [b.strong_x for b in batches.epoch(2, labeled_only=False, start=1)]
+        assert other.views.strong.shape == other.x.shape
+        seen.append(other.views.strong)
+    again = [b.views.strong for b in batches.epoch(2, labeled_only=False, start=1)]
     assert all(torch.equal(a, b) for a, b in zip(seen[1:], again, strict=True))
-    later = next(iter(batches.epoch(3, labeled_only=False))).strong_x
+    later = next(iter(batches.epoch(3, labeled_only=False))).views.strong
     assert not torch.equal(seen[0], later)
 
 

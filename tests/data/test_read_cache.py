@@ -13,7 +13,7 @@ from metalabelnet.data.files import reader
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.data.rows import DataSet
 from metalabelnet.launch.process_pool import Job, train_all
-from metalabelnet.train import recipe, train
+from metalabelnet.train import make_run, train
 from metalabelnet.train.prepare import read_data
 from metalabelnet.train.settings import Run
 from tiny_data import run_outputs, tiny_run, write_npz
@@ -32,7 +32,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_of(table: Path, method: str = "gce", **changes: Any) -> Run:
-    return recipe(str(table), **{"method": method, "clean_column": "ok", "epochs": 2, "device": "cpu", **changes})
+    return make_run(
+        str(table), recipe="paper", **{"method": method, "clean_column": "ok", "epochs": 2, "device": "cpu", **changes}
+    )
 
 
 def files_in_data_folder(table: Path) -> list[Path]:

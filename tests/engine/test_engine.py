@@ -77,7 +77,7 @@ def test_traced_predictions_follow_the_method(name: str, monkeypatch: pytest.Mon
     for epoch in range(method.epochs):
         method.begin_epoch(epoch)
         for plan in all_batches.plan_epoch(epoch, labeled_only=method.labeled_only(epoch)):
-            method.step(all_batches.make_batch(plan))
+            method.train_step(all_batches.make_batch(plan))
         method.end_epoch(epoch)
         expected, logits = method.logits(x), engine.logits(x)
         assert logits.dtype == torch.float32
@@ -147,7 +147,7 @@ def test_all_nodes_share_one_fake_tensor_mode() -> None:
     all_batches = make_batches(run, problem, method)
     method.begin_epoch(0)
     plan = next(all_batches.plan_epoch(0, labeled_only=False))
-    step = lambda inputs: method.step(all_batches.make_batch(inputs))  # noqa: E731
+    step = lambda inputs: method.train_step(all_batches.make_batch(inputs))  # noqa: E731
     graph = trace_step(step, plan, [plan.train, plan.clean], NoKernels()).graph.graph
     metadata = tree_leaves([node.meta.get("val") for node in graph.nodes])
     fakes = [value for value in metadata if isinstance(value, FakeTensor)]
@@ -273,7 +273,7 @@ def test_bfloat16_is_close_and_keeps_weights_in_float32() -> None:
     for m in (method, low):
         m.begin_epoch(0)
     batch = next(make_batches(run, problem, method).epoch(0, labeled_only=True))
-    exact, approximate = method.step(batch), engine.step(batch)
+    exact, approximate = method.train_step(batch), engine.step(batch)
     assert exact != approximate
     torch.testing.assert_close(approximate, exact, rtol=0.05, atol=0.05)
     assert all(weight.dtype == torch.float32 for weight in low.net.parameters())

@@ -19,7 +19,7 @@ import numpy as np
 from metalabelnet.cli import main
 from metalabelnet.cli.parser import make_parser
 from metalabelnet.errors import RunStopped
-from metalabelnet.train import recipe, train
+from metalabelnet.train import make_run, train
 from tiny_data import write_npz
 from user_data import TABLE_COLUMNS, table_rows, text_rows, write_csv, write_photos
 
@@ -240,7 +240,8 @@ def write_fixtures(folder: Path) -> None:
     for method in RESUMABLE:
         args = make_parser().parse_args(RESUME.replace("METHOD", method).split())
         steps = iter(range(9))
-        run = recipe("small.npz", clean=18, method=method, device="cpu", epochs=4, warmup=1, batch_size=16, lr=0.05)
+        fields = {"clean": 18, "device": "cpu", "epochs": 4, "warmup": 1, "batch_size": 16, "lr": 0.05}
+        run = make_run("small.npz", method=method, **fields)
         with contextlib.suppress(RunStopped):
             train(run, folder=args.out, checkpoint_seconds=0, stop=lambda steps=steps: next(steps, None) is None)
         assert (args.out / "checkpoint" / "state.pt").exists()

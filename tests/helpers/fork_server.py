@@ -33,10 +33,10 @@ def warm_up(data: str) -> None:
     import metalabelnet.cli.commands.compare
     import metalabelnet.cli.commands.reproduce
     import metalabelnet.cli.commands.train  # noqa: F401  (imported once here, not in every child)
-    from metalabelnet.train import recipe, train
+    from metalabelnet.train import make_run, train
 
     torch.set_num_threads(1)
-    train(recipe(data, clean=18, epochs=2, warmup=1, batch_size=12, device="cpu"))
+    train(make_run(data, recipe="paper", clean=18, epochs=2, warmup=1, batch_size=12, device="cpu"))
 
 
 def run_command(request: dict[str, object]) -> None:

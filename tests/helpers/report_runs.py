@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metalabelnet.report import make_report
-from metalabelnet.train import RunFolder, recipe, train
+from metalabelnet.train import RunFolder, make_run, train
 
 QUICK: dict[str, Any] = {"epochs": 3, "warmup": 1, "batch_size": 16, "lr": 0.05, "device": "cpu"}
 HOSTILE = (
@@ -28,14 +28,14 @@ URL_ATTRIBUTES = {"src", "href", "srcset", "data", "action", "poster", "backgrou
 
 def train_run(folder: Path, data: str, **changes: Any) -> Path:
     """Train a tiny run in the folder."""
-    train(recipe(data, **(QUICK | changes)), folder=folder)
+    train(make_run(data, recipe="paper", **(QUICK | changes)), folder=folder)
     return folder
 
 
 def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs: int = 3, seed: int = 0) -> Path:
     """Write the folder of a finished run without training; the given label of every third row is wrong."""
     random = np.random.default_rng(seed)
-    run = recipe("gone.npz", method="cross-entropy", noise="none", epochs=epochs, warmup=0, seed=seed)
+    run = make_run("gone.npz", recipe="paper", method="cross-entropy", noise="none", epochs=epochs, warmup=0, seed=seed)
     files = RunFolder(folder)
     files.create(run, classes=classes, shape=[4], own_net=None)
     true = random.integers(0, len(classes), rows)

@@ -67,6 +67,7 @@ def make_batches(run: Run, problem: Problem, method: Method) -> Batches:
         dtype=run.torch_dtype,
         seed=run.seed,
         strong_augment_from=method.strong_augment_from,
+        mixup=run.mixup,
     )
 
 
@@ -86,7 +87,7 @@ class StepRunner:
             labeled_only = self.method.labeled_only(self.epoch)
             self.method.begin_epoch(self.epoch)
             for batch in self.batches.epoch(self.epoch, labeled_only=labeled_only, start=self.step):
-                self.losses.append(float(self.method.step(batch)))
+                self.losses.append(float(self.method.train_step(batch)))
                 self.step += 1
                 steps = None if steps is None else steps - 1
                 if steps == 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metalabelnet.train import RunFolder, recipe
+from metalabelnet.train import RunFolder, make_run
 from metalabelnet.train.settings import Run
 
 CLASSES = ("a", 'b, "c"', "ü – 文")  # names that need quotes and Unicode in a CSV file
@@ -35,7 +35,7 @@ def tiny_run(path: Path, method: str = "metalabelnet", **changes: Any) -> Run:
     """Return a run of five epochs, two of them warm-up: four steps over 48 labeled rows, five over all 62."""
     fields = {"method": method, "noise": "uniform:0.4", "clean": 18, "unlabeled": 14, "epochs": 5, "warmup": 2}
     fields |= {"batch_size": 12, "lr": 0.05, "lr_milestones": (4,), "device": "cpu"}
-    return recipe(str(path), **(fields | changes))
+    return make_run(str(path), recipe="paper", **(fields | changes))
 
 
 def run_outputs(folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from metalabelnet.methods.joint_optimization import (
     soft_label_cross_entropy,
 )
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.settings import recipe
+from metalabelnet.train.settings import make_run
 from small_runs import StepRunner, small_problem, small_run
 
 NAME = "joint-optimization"
@@ -209,7 +209,9 @@ def test_stages_and_learning_rates_of_both_presets() -> None:
     assert (common.epochs, common.update_from, common.window, common.candidates_from) == (240, 42, 10, 120)
     rates = [common.lr_at(e) for e in (0, 40, 80, 119, 120, 160, 239)]
     assert rates == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4, 1e-2, 1e-3, 1e-4])
-    own = StepRunner(recipe("digits", method=NAME, preset="own", device="cpu", dtype="float64"), small_problem()).method
+    own = StepRunner(
+        make_run("digits", method=NAME, recipe="own", device="cpu", dtype="float64"), small_problem()
+    ).method
     assert (own.epochs, own.update_from, own.window, own.candidates_from) == (320, 70, 10, 200)
     rates = [own.lr_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
     assert rates == pytest.approx([0.08, 0.08, 0.2, 0.2, 0.02, 0.002, 0.002])
@@ -225,7 +227,7 @@ def test_labels_improve_on_digits() -> None:
     """From 60 % correct labels to over 80 %, in the first stage alone."""
     pytest.importorskip("sklearn")
     fields = {"noise": "uniform:0.4", "epochs": 8, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
-    run = recipe("digits", method=NAME, settings={"retrain": 1}, **fields)
+    run = make_run("digits", recipe="paper", method=NAME, settings={"retrain": 1}, **fields)
     runner = StepRunner(run, prepare(run))
     true = runner.problem.train.true
     before, after = runner.method.soft_labels().argmax(1), runner.advance().method.soft_labels().argmax(1)

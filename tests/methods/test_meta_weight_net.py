@@ -15,7 +15,7 @@ from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.data.batches import Batch
 from metalabelnet.errors import InputError
 from metalabelnet.methods.meta_weight_net import MetaWeightNet, weighted_loss
-from metalabelnet.train.settings import recipe
+from metalabelnet.train.settings import make_run
 from small_runs import StepRunner, small_problem, small_run
 
 
@@ -192,7 +192,7 @@ def test_clean_batch_updates_running_statistics_only_if_set(updates: bool, passe
 def test_defaults_are_the_authors_and_zero_hidden_units_are_rejected() -> None:
     method, _ = method_and_batch()
     assert (method.adam.lr, method.adam.weight_decay) == (1e-3, 1e-4)
-    run = recipe("digits", method="meta-weight-net", preset="own")
+    run = make_run("digits", method="meta-weight-net", recipe="own")
     assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (40, 0.1, (36, 38), 100)
     with pytest.raises(InputError, match="hidden=0"):
-        recipe("digits", method="meta-weight-net", settings={"hidden": "0"})
+        make_run("digits", recipe="paper", method="meta-weight-net", settings={"hidden": "0"})

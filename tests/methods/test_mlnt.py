@@ -14,7 +14,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods.mlnt import MLNT, MLNTSettings, consistency_loss, synthetic_labels
 from metalabelnet.nets.head import FeatureExtractor
 from metalabelnet.seeds import generator
-from metalabelnet.train.settings import recipe
+from metalabelnet.train.settings import make_run
 from small_runs import StepRunner, column_images, small_problem, small_run
 
 
@@ -205,8 +205,8 @@ def test_consistency_0_trains_the_student_as_in_warm_up() -> None:
 def test_defaults_are_the_papers_and_values_out_of_range_are_rejected() -> None:
     s = MLNTSettings()
     assert (s.synthetic, s.neighbors, s.share, s.look_ahead, s.ema, s.ema_later) == (10, 10, 0.5, 0.2, 0.99, 0.999)
-    run = recipe("digits", method="mlnt", preset="own")
+    run = make_run("digits", method="mlnt", recipe="own")
     assert (run.epochs, run.lr, run.lr_milestones, run.batch_size) == (120, 0.2, (80,), 128)
     for name, value, word in (("synthetic", 0, "1 or more"), ("share", 1.5, "from 0 to 1"), ("ema", 2, "from 0 to 1")):
         with pytest.raises(InputError, match=word):
-            recipe("digits", method="mlnt", settings={name: value})
+            make_run("digits", recipe="paper", method="mlnt", settings={name: value})

@@ -13,7 +13,7 @@ from metalabelnet.core.meta_gradient import MetaGradient
 from metalabelnet.data.batches import Batch
 from metalabelnet.methods import METHODS
 from metalabelnet.methods.mslg import MSLG, MSLGSettings, soft_label_source
-from metalabelnet.train.settings import recipe
+from metalabelnet.train.settings import make_run
 from small_runs import StepRunner, small_problem, small_run
 
 
@@ -165,6 +165,6 @@ def test_extreme_label_logits(size: float) -> None:
 def test_defaults_are_those_of_the_authors_code() -> None:
     s = MSLGSettings()
     assert (s.inner_step, s.label_step, s.k, s.entropy_weight, s.loss_scale) == (0.5, 4000, 10, 1, "per-class-mean")
-    run = recipe("digits", method="mslg", preset="own")
+    run = make_run("digits", method="mslg", recipe="own")
     assert (run.epochs, run.warmup, run.batch_size) == (120, 44, 128)
     assert not METHODS["mslg"].traits.uses_unlabeled

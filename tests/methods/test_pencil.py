@@ -13,7 +13,7 @@ from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods.pencil import Pencil, PencilSettings, pencil_loss
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.settings import Run, recipe
+from metalabelnet.train.settings import Run, make_run
 from small_runs import StepRunner, small_problem, small_run
 
 A, B = 0.3, 0.7
@@ -161,7 +161,7 @@ def test_stages_and_learning_rates_of_both_presets() -> None:
     assert (common.correct_from, common.fix_from, common.candidates_from) == (21, 80, 21)
     assert [common.lr_at(e) for e in (0, 21, 40, 79, 80, 119)] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
     own = StepRunner(
-        recipe("digits", method="pencil", preset="own", device="cpu", dtype="float64"), small_problem()
+        make_run("digits", method="pencil", recipe="own", device="cpu", dtype="float64"), small_problem()
     ).method
     assert (own.epochs, own.correct_from, own.fix_from) == (320, 70, 200)
     rates = [own.lr_at(e) for e in (0, 199, 200, 239, 240, 280, 319)]
@@ -188,7 +188,7 @@ def labels_before_and_after(**settings: float) -> tuple[Tensor, Tensor, Problem]
     pytest.importorskip("sklearn")
     settings = {"label_step": 800, **settings}
     fields = {"noise": "uniform:0.4", "epochs": 16, "lr_milestones": (), "dtype": "float64", "device": "cpu"}
-    run = recipe("digits", method="pencil", settings=settings, **fields)
+    run = make_run("digits", recipe="paper", method="pencil", settings=settings, **fields)
     runner = StepRunner(run, prepare(run))
     return runner.method.soft_labels(), runner.advance().method.soft_labels(), runner.problem
 

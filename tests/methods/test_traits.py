@@ -32,8 +32,8 @@ def test_traits_are_complete(name: str) -> None:
         assert traits.paper_url.startswith("https://arxiv.org/abs/")
     assert traits.relative_cost >= 1
     assert traits.relative_cost > 2 or not traits.looks_ahead
-    assert set(traits.own_preset) <= {field.name for field in dataclasses.fields(RunOptions)}
-    assert set(traits.own_preset.get("settings", {})) <= {field.name for field in dataclasses.fields(method.Settings)}
+    assert set(traits.own_recipe) <= {field.name for field in dataclasses.fields(RunOptions)}
+    assert set(traits.own_recipe.get("settings", {})) <= {field.name for field in dataclasses.fields(method.Settings)}
 
 
 @pytest.mark.parametrize("name", METHODS)

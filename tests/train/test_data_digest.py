@@ -12,7 +12,7 @@ import torch
 from metalabelnet.data.disk_tensor import DiskTensor
 from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
-from metalabelnet.train import RunFolder, RunStopped, data_digest, recipe, train
+from metalabelnet.train import RunFolder, RunStopped, data_digest, make_run, train
 from metalabelnet.train.prepare import prepare
 from tiny_data import CLASSES, folder_contents, table_samples, tiny_run, write_npz
 
@@ -63,7 +63,7 @@ def test_resume_rejects_changed_table_cells(tmp_path: Path) -> None:
         "warmup": 1,
         "device": "cpu",
     }
-    run = recipe(str(data), **settings)
+    run = make_run(str(data), recipe="paper", **settings)
     with pytest.raises(RunStopped):
         train(run, folder=tmp_path / "run", stop=lambda: True)
     original = data.read_text()

@@ -13,8 +13,8 @@ from metalabelnet.data import UNLABELED, Rows
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, RunStopped
+from metalabelnet.train import make_run, train
 from metalabelnet.train import prepare as prepare_module
-from metalabelnet.train import recipe, train
 from metalabelnet.train.noise_probe import log_probabilities
 from metalabelnet.train.prepare import prepare, select_device
 from metalabelnet.train.settings import Run
@@ -199,7 +199,7 @@ def probe() -> dict[str, Any]:
 def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate is exact, and no class receives most flips, as truck does in the published array."""
     monkeypatch.setattr(prepare_module, "log_probabilities", probe["probe_once"])
-    problem = prepare(recipe("digits", noise=f"feature:{rate}", clean=100, device="cpu"))
+    problem = prepare(make_run("digits", recipe="paper", noise=f"feature:{rate}", clean=100, device="cpu"))
     n = len(problem.train)
     assert n == 1197
     assert problem.noise_rate == pytest.approx(int(n * rate + 1e-9) / n, abs=1e-12)
@@ -210,7 +210,7 @@ def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypa
 
 def test_probe_is_accurate_and_has_no_ties(probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_module, "log_probabilities", probe["probe_once"])
-    prepare(recipe("digits", noise="feature:0.2", clean=100, device="cpu"))
+    prepare(make_run("digits", recipe="paper", noise="feature:0.2", clean=100, device="cpu"))
     scores, true = probe["scores"], probe["true"]
     assert scores.dtype == torch.float64
     assert (scores.argmax(1) == true).double().mean() > 0.97

@@ -7,7 +7,7 @@ import pytest
 
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
-from metalabelnet.train import Run, recipe
+from metalabelnet.train import Run, make_run
 from metalabelnet.train.settings import IN_MEMORY, make_settings
 from tiny_data import table_samples, write_npz
 
@@ -54,37 +54,37 @@ def test_choices_booleans_and_numbers() -> None:
 def test_warmup_and_milestones_scale_with_epochs(
     data: str, changes: dict, warmup: int, milestones: tuple[int, ...]
 ) -> None:
-    run = recipe(data, **changes)
+    run = make_run(data, recipe="paper", **changes)
     assert (run.warmup, run.lr_milestones) == (warmup, milestones)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_own_preset_is_a_valid_run(name: str) -> None:
-    run = recipe("cifar10", method=name, preset="own")
-    for field, value in METHODS[name].traits.own_preset.items():
+def test_own_recipe_is_a_valid_run(name: str) -> None:
+    run = make_run("cifar10", method=name, recipe="own")
+    for field, value in METHODS[name].traits.own_recipe.items():
         if field != "settings":
             assert getattr(run, field) == value
-    assert dict(run.settings) == dict(METHODS[name].traits.own_preset.get("settings", {}))
+    assert dict(run.settings) == dict(METHODS[name].traits.own_recipe.get("settings", {}))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_paper_preset_is_the_paper_schedule(name: str) -> None:
-    run = recipe("cifar10", method=name)
+    run = make_run("cifar10", recipe="paper", method=name)
     assert (run.epochs, run.warmup, run.lr, run.lr_milestones) == (120, 44, 0.01, (40, 80))
     assert (run.batch_size, run.momentum, run.weight_decay, run.augment) == (128, 0.9, 1e-4, "flip-crop")
     assert not run.settings
 
 
 def test_explicit_settings_override_the_preset() -> None:
-    run = recipe("cifar10", method="pencil", preset="own", epochs=7, lr_milestones=(3,), settings={"b": 0.7})
+    run = make_run("cifar10", method="pencil", recipe="own", epochs=7, lr_milestones=(3,), settings={"b": 0.7})
     assert (run.epochs, run.lr_milestones, run.settings["b"]) == (7, (3,), 0.7)
-    assert run.settings["label_step"] == METHODS["pencil"].traits.own_preset["settings"]["label_step"]
+    assert run.settings["label_step"] == METHODS["pencil"].traits.own_recipe["settings"]["label_step"]
 
 
-def test_own_presets_change_existing_fields() -> None:
+def test_own_recipes_change_existing_fields() -> None:
     fields = {field.name for field in dataclasses.fields(Run)}
     for name, method in METHODS.items():
-        assert set(method.traits.own_preset) <= fields, name
+        assert set(method.traits.own_recipe) <= fields, name
 
 
 def test_data_format_is_detected(tmp_path: Path) -> None:
@@ -99,18 +99,18 @@ def test_data_format_is_detected(tmp_path: Path) -> None:
         (str(tmp_path / "table.CSV"), "table"),
         (str(write_npz(tmp_path / "arrays.npz", x_clean=x, y_clean=y)), "npz"),
     ):
-        run = recipe(data)
+        run = make_run(data, recipe="paper")
         assert (run.data, run.data_format) == (data, expected)
         assert run.is_folder_or_table == (expected in ("folder", "table"))
     with pytest.raises(InputError, match="unknown data set 'digit': did you mean 'digits'"):
-        recipe("digit")
+        make_run("digit", recipe="paper")
 
 
 def test_data_format_is_kept_when_the_data_is_gone(tmp_path: Path) -> None:
     """A run folder can be read on a machine without its data."""
     data = tmp_path / "images"
     data.mkdir()
-    run = recipe(str(data))
+    run = make_run(str(data), recipe="paper")
     data.rmdir()
     assert dataclasses.replace(run, seed=1).data_format == "folder"
     assert Run(data=IN_MEMORY, data_format="memory").data == IN_MEMORY
@@ -121,17 +121,23 @@ def test_data_format_is_kept_when_the_data_is_gone(tmp_path: Path) -> None:
 def test_clean_is_a_number_or_all(tmp_path: Path) -> None:
     x, y = table_samples(9, seed=0)
     with_clean = str(write_npz(tmp_path / "clean.npz", x_clean=x, y_clean=y))
-    assert (recipe(with_clean).clean, recipe(with_clean).clean_size) == ("all", None)
-    assert (recipe(with_clean, clean=6).clean, recipe(with_clean, clean=6).clean_size) == (6, 6)
-    assert recipe("digits").clean_size == 100
+    assert (make_run(with_clean, recipe="paper").clean, make_run(with_clean, recipe="paper").clean_size) == (
+        "all",
+        None,
+    )
+    assert (
+        make_run(with_clean, recipe="paper", clean=6).clean,
+        make_run(with_clean, recipe="paper", clean=6).clean_size,
+    ) == (6, 6)
+    assert make_run("digits", recipe="paper").clean_size == 100
     with pytest.raises(InputError, match="clean all: digits marks no samples as clean"):
-        recipe("digits", clean="all")
+        make_run("digits", recipe="paper", clean="all")
     with pytest.raises(InputError, match="clean 'some' is not valid: give a number of samples, or all"):
-        recipe("digits", clean="some")
+        make_run("digits", recipe="paper", clean="some")
     with pytest.raises(InputError, match="clean None is not valid"):
-        recipe("digits", clean=None)
+        make_run("digits", recipe="paper", clean=None)
     with pytest.raises(InputError, match="clean 0 is too small: the minimum is 1"):
-        recipe("digits", clean=0)
+        make_run("digits", recipe="paper", clean=0)
     with pytest.raises(InputError, match="limit 0 is too small: the minimum is 2"):
-        recipe("digits", limit=0)
-    assert recipe("digits").limit is None
+        make_run("digits", recipe="paper", limit=0)
+    assert make_run("digits", recipe="paper").limit is None

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from metalabelnet.run_options import DATASET_DEFAULTS, HUB, RunOptions
+from metalabelnet.run_options import DATASET_DEFAULTS, HUB, RunOptions, recipe_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +49,12 @@ OPTION_GROUPS = {
         *("label", "image", "text", "features", "id", "clean_column", "true_label", "test"),
         *("image_size", "encoder", "on_error", "memory_limit"),
     ),
-    "method": ("method", "preset", "settings", "protocol", "snapshots"),
+    "method": ("method", "settings", "protocol", "snapshots"),
     "network and training": (
-        *("net", "pretrained", "head", "epochs", "warmup", "batch_size", "lr", "lr_milestones", "momentum"),
-        *("weight_decay", "order", "augment", "seed", "device", "dtype", "execution", "kernels"),
+        *("net", "pretrained", "head", "recipe", "epochs", "warmup", "batch_size", "lr", "lr_schedule"),
+        *("lr_milestones", "lr_warmup", "momentum", "weight_decay", "ema", "augment", "strong_augment"),
+        *("strong_weight", "mixup", "label_smoothing", "select_from", "order", "seed", "device", "dtype"),
+        *("execution", "kernels"),
     ),
 }
 
@@ -81,9 +83,10 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, several_methods: bool 
 
 def _default_text(name: str) -> str:
     """Return ` (default: …)` for a setting, with the data sets whose default differs."""
-    default = getattr(RunOptions, name, None)
+    default = {"recipe": "modern", **recipe_defaults("modern", "")}.get(name, getattr(RunOptions, name, None))
     exceptions: dict[str, list[str]] = {}
-    for dataset, values in DATASET_DEFAULTS.items():
+    for dataset in DATASET_DEFAULTS:
+        values = recipe_defaults("modern", dataset)
         if name in values and values[name] != default:
             exceptions.setdefault(_format_value(values[name]), []).append(dataset)
     if default is None or (default == "none" and not exceptions):

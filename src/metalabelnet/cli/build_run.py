@@ -11,7 +11,7 @@ from metalabelnet.cli.unused_options import check_run_options
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.run_options import ALL
-from metalabelnet.train import Run, recipe
+from metalabelnet.train import Run, make_run
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,7 @@ def build_run(args: argparse.Namespace, **changes: Any) -> Run:
     values["settings"] = _settings_of_method(changes["method"], settings) if "methods" in args else settings
     if isinstance(values["clean"], str) and values["clean"] != ALL:
         values |= {"clean": None, "clean_file": values["clean"]}
-    run = recipe(**{name: value for name, value in (values | changes).items() if value is not None})
+    run = make_run(**{name: value for name, value in (values | changes).items() if value is not None})
     check_run_options(args, run)
     return run
 

@@ -125,6 +125,11 @@ def entropy_loss(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(1)
 
 
+def uniform_cross_entropy(logits: Tensor) -> Tensor:
+    """Return the cross-entropy of the prediction with the uniform distribution: the part of label smoothing."""
+    return -functional.log_softmax(logits, dim=1).mean(1)
+
+
 def scale_factor(scale: LossScale, logits: Tensor) -> float:
     """Return the factor of a sum over classes: 1/C for "per-class-mean", 1 for "sum".
 

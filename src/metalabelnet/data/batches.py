@@ -13,6 +13,7 @@ from torch import Tensor
 
 from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
 from metalabelnet.data.disk_tensor import DiskTensor
+from metalabelnet.data.mixup import draw_mixup, mixup_share
 from metalabelnet.data.prefetch import prefetch
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.strong_augment import augment_strongly, draw_strong_augmentation
@@ -29,34 +30,66 @@ SAMPLE_ORDERS = ("shuffled", "given")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Views:
+    """Augmented copies of the same samples, as network input.
+
+    Attributes
+    ----------
+    weak : Tensor
+        The samples with the run's augmentation.
+    strong : Tensor or None
+        The same samples with strong augmentation, if the recipe or the method has it.
+    partner : Tensor or None
+        MixUp: the position in the batch of the sample that each sample is mixed with; None without MixUp.
+    share : Tensor or None
+        MixUp: the share of the sample itself in the mixture, a scalar.
+    """
+
+    weak: Tensor
+    strong: Tensor | None = None
+    partner: Tensor | None = None
+    share: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """The input of one training step.
 
     Attributes
     ----------
-    x : Tensor
-        Training samples, augmented and scaled.
+    views : Views
+        Training samples.
     given : Tensor
         Their given labels; −1: unlabeled.
     index : Tensor
         Their row numbers in the training rows.
-    clean_x : Tensor
+    clean_views : Views
         Clean samples.
     clean_y : Tensor
         Their clean labels.
+    clean_given : Tensor
+        Their given labels; −1: none is known.
     seed : int
         Seed for random numbers within the step (dropout masks).
-    strong_x : Tensor or None
-        The same training samples with strong augmentation, if the method requests it.
     """
 
-    x: Tensor
+    views: Views
     given: Tensor
     index: Tensor
-    clean_x: Tensor
+    clean_views: Views
     clean_y: Tensor
+    clean_given: Tensor
     seed: int
-    strong_x: Tensor | None = None
+
+    @property
+    def x(self) -> Tensor:
+        """The training samples with weak augmentation."""
+        return self.views.weak
+
+    @property
+    def clean_x(self) -> Tensor:
+        """The clean samples with weak augmentation."""
+        return self.clean_views.weak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +102,20 @@ class BatchPlan:
         (5, N) int64: the row of each sample, then its numbers from `augment.draw_augmentation`.
     seed : int
         Seed for random numbers within the step.
-    strong : Tensor or None
-        (15, N) int64: the numbers of each training sample from `strong_augment.draw_strong_augmentation`; None without
-        strong augmentation.
+    strong, clean_strong : Tensor or None
+        (15, N) int64: the numbers of each sample from `strong_augment.draw_strong_augmentation`; None without strong
+        augmentation.
+    mixup, clean_mixup : Tensor or None
+        (2, N) int64: the numbers of each sample from `mixup.draw_mixup`; None without MixUp.
     """
 
     train: Tensor
     clean: Tensor
     seed: int
     strong: Tensor | None = None
+    clean_strong: Tensor | None = None
+    mixup: Tensor | None = None
+    clean_mixup: Tensor | None = None
 
     def to(self, device: torch.device) -> BatchPlan:
         """Return the same plan on another device, copied asynchronously."""
@@ -128,6 +166,7 @@ class Batches:
     seed: int
     order: str = SAMPLE_ORDERS[0]
     strong_augment_from: int | None = None
+    mixup: float = 0.0
 
     def steps(self, *, labeled_only: bool) -> int:
         """Return the number of batches per epoch."""
@@ -167,12 +206,18 @@ class Batches:
             self._split(rows[self._shuffle(len(rows), "train", epoch)], steps), "train", epoch
         )
         clean = self._add_augmentation(torch.cat(clean_cycles)[:steps], "clean", epoch)
-        strong = self._draw_strong(epoch, steps, train.shape[2])
+        optional = {
+            "strong": self._draw_strong("strong", epoch, train),
+            "clean_strong": self._draw_strong("strong clean", epoch, clean) if self.augment_clean else None,
+            "mixup": self._draw_mixup("mixup", epoch, train),
+            "clean_mixup": self._draw_mixup("mixup clean", epoch, clean),
+        }
+        drawn = {name: draws for name, draws in optional.items() if draws is not None}
 
         def plan(step: int) -> BatchPlan:
             seed = stream_seed(self.seed, "step", epoch, step)
             return BatchPlan(
-                train=train[step], clean=clean[step], seed=seed, strong=None if strong is None else strong[step]
+                train=train[step], clean=clean[step], seed=seed, **{name: draws[step] for name, draws in drawn.items()}
             )
 
         return (plan(step) for step in range(start, steps))
@@ -187,19 +232,31 @@ class Batches:
 
     def _assemble(self, plan: BatchPlan, x: Tensor, clean_x: Tensor) -> Batch:
         index, clean = plan.train[0], plan.clean[0]
-        augment_clean = self.augment if self.augment_clean else "none"
-        strong_x = None
-        if plan.strong is not None:
-            strong_x = augment_strongly(x, plan.strong, flips="flip" in self.augment, dtype=self.dtype)
         return Batch(
-            x=to_input(AUGMENTATIONS[self.augment](x, plan.train[1:]), self.dtype),
+            views=self._views(x, self.augment, plan.train[1:], plan.strong, plan.mixup),
             given=self.train.given[index],
             index=index,
-            clean_x=to_input(AUGMENTATIONS[augment_clean](clean_x, plan.clean[1:]), self.dtype),
+            clean_views=self._views(
+                clean_x,
+                self.augment if self.augment_clean else "none",
+                plan.clean[1:],
+                plan.clean_strong,
+                plan.clean_mixup,
+            ),
             clean_y=self.clean.true[clean],
+            clean_given=self.clean.given[clean],
             seed=plan.seed,
-            strong_x=strong_x,
         )
+
+    def _views(self, x: Tensor, augment: str, draws: Tensor, strong: Tensor | None, mixup: Tensor | None) -> Views:
+        weak = to_input(AUGMENTATIONS[augment](x, draws), self.dtype)
+        views = Views(weak=weak)
+        if strong is not None:
+            flips = "flip" in self.augment
+            views = dataclasses.replace(views, strong=augment_strongly(x, strong, flips=flips, dtype=self.dtype))
+        if mixup is not None:
+            views = dataclasses.replace(views, partner=mixup[0], share=mixup_share(mixup, self.dtype))
+        return views
 
     def _shuffle(self, count: int, *name: str | int) -> Tensor:
         if self.order == "given":
@@ -216,12 +273,20 @@ class Batches:
         draws = draw_augmentation(rows.numel(), generator(self.seed, "augment", name, epoch))
         return self._send(torch.cat([rows[:, None], draws.view(4, *rows.shape).transpose(0, 1)], 1))
 
-    def _draw_strong(self, epoch: int, steps: int, size: int) -> Tensor | None:
+    def _draw_strong(self, name: str, epoch: int, rows: Tensor) -> Tensor | None:
         """Return (steps, 15, size) on the device: the strong augmentation draws of an epoch, if it has any."""
         if self.strong_augment_from is None or epoch < self.strong_augment_from:
             return None
-        draws = draw_strong_augmentation(steps * size, generator(self.seed, "augment", "strong", epoch))
+        steps, _, size = rows.shape
+        draws = draw_strong_augmentation(steps * size, generator(self.seed, "augment", name, epoch))
         return self._send(draws.view(-1, steps, size).transpose(0, 1).contiguous())
+
+    def _draw_mixup(self, name: str, epoch: int, rows: Tensor) -> Tensor | None:
+        """Return (steps, 2, size) on the device: the MixUp draws of an epoch, if it has any."""
+        if not self.mixup:
+            return None
+        steps, _, size = rows.shape
+        return self._send(draw_mixup(steps, size, self.mixup, stream_seed(self.seed, "augment", name, epoch)))
 
     def _send(self, plans: Tensor) -> Tensor:
         """Copy the plans to the device. From pinned memory the copy to a GPU is asynchronous."""

@@ -1,6 +1,6 @@
 """Execution of a method's steps and predictions: eagerly, or traced once and replayed.
 
-The eager path calls `method.step` and is the reference. The traced path runs the same code in another way:
+The eager path calls `method.train_step` and is the reference. The traced path runs the same code in another way:
 
     trace    The step runs once while every tensor operation it causes is listed: the selection and augmentation of
              samples, forward passes, autograd's backward passes, forward-mode tangents, both optimizers.
@@ -180,7 +180,7 @@ class Engine:
 
     def _eager_step(self, inputs: StepInput) -> Tensor:
         with mixed_precision(enabled=self.bf16):
-            return self.method.step(self.make_batch(inputs))
+            return self.method.train_step(self.make_batch(inputs))
 
     def _predict(self, inputs: StepInput) -> Tensor:
         assert isinstance(inputs, PredictionInput)

@@ -33,7 +33,7 @@ from metalabelnet.estimator.input_validation import (
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import Run, train
 from metalabelnet.train.in_memory import check_net, prepare_in_memory
-from metalabelnet.train.settings import IN_MEMORY, scale_schedule
+from metalabelnet.train.settings import IN_MEMORY, make_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,20 +60,22 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     net : str, nn.Module or callable, default "auto"
         "auto" (by the shape of a sample), the name of a network, a module, or a callable that takes the shape of a
         sample and the number of classes and returns a module. A module is copied and training starts from its weights.
+    recipe : {"modern", "paper", "own"}, default "modern"
+        How the network is trained: learning rate, EMA, augmentation losses, selection; see `train.make_run`.
     epochs : int, default 30
         Number of epochs.
     warmup : int or "auto", default "auto"
         Epochs of warm-up on the given labels. "auto": 11 of 30, in proportion to `epochs`.
     batch_size : int or "auto", default "auto"
         Batch size. "auto": 64, but at least 16 steps per epoch, and at least 8.
-    lr : float, default 0.02
-        Learning rate of the classifier.
+    lr : float or "auto", default "auto"
+        Learning rate of the classifier. "auto": that of the recipe.
     lr_milestones : tuple of int or "auto", default "auto"
-        Epochs at which the learning rate drops to a tenth. "auto": after each third of the epochs.
+        Epochs at which the learning rate drops to a tenth, with the recipe "paper". "auto": after each third.
     momentum : float, default 0.9
         Momentum of the classifier's SGD.
-    weight_decay : float, default 1e-4
-        Weight decay of the classifier's SGD.
+    weight_decay : float or "auto", default "auto"
+        Weight decay of the classifier's SGD. "auto": that of the recipe.
     augment : {"none", "crop", "flip-crop"}, default "none"
         Augmentation of uint8 images.
     standardize : bool, default True
@@ -142,13 +144,14 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         method: str = "metalabelnet",
         *,
         net: str | nn.Module | Callable[[tuple[int, ...], int], nn.Module] = "auto",
+        recipe: str = "modern",
         epochs: int = 30,
         warmup: int | str = "auto",
         batch_size: int | str = "auto",
-        lr: float = 0.02,
+        lr: float | str = "auto",
         lr_milestones: tuple[int, ...] | str = "auto",
         momentum: float = 0.9,
-        weight_decay: float = 1e-4,
+        weight_decay: float | str = "auto",
         augment: str = "none",
         standardize: bool = True,
         channels: str = "auto",
@@ -160,6 +163,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     ) -> None:
         self.method = method
         self.net = net
+        self.recipe = recipe
         self.epochs = epochs
         self.warmup = warmup
         self.batch_size = batch_size
@@ -307,8 +311,9 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
                 raise InputError(f"{name}={value!r}: give an integer{'' if name == 'epochs' else ', or auto'}")
         for name in ("lr", "momentum", "weight_decay"):
-            if not isinstance(getattr(self, name), Real):
-                raise InputError(f"{name}={getattr(self, name)!r}: give a number")
+            value = getattr(self, name)
+            if not isinstance(value, Real) and not (value == "auto" and name != "momentum"):
+                raise InputError(f"{name}={value!r}: give a number{'' if name == 'momentum' else ', or auto'}")
         if not isinstance(self.settings, Mapping | None):
             raise InputError(
                 f"settings={self.settings!r}: give a mapping of the method's settings, such as {{'beta': 0.001}}"
@@ -316,27 +321,30 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if isinstance(self.lr_milestones, str) and self.lr_milestones != "auto":
             raise InputError(f"lr_milestones={self.lr_milestones!r}: give epochs, such as (10, 20), or auto")
         epochs = int(self.epochs)
-        auto = scale_schedule(epochs)
         size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
         steps = epochs * max(1, labeled // max(1, size))
-        return Run(
-            data=IN_MEMORY,
+        by_recipe = {
+            "warmup": self.warmup,
+            "lr": self.lr,
+            "lr_milestones": self.lr_milestones,
+            "weight_decay": self.weight_decay,
+        }
+        return make_run(
+            IN_MEMORY,
+            recipe=self.recipe,
             data_format="memory",
             method=self.method,
             settings=dict(self.settings or {}),
             net=self.net if isinstance(self.net, str) else "auto",
             head=self.head,
             epochs=epochs,
-            warmup=auto["warmup"] if self.warmup == "auto" else int(self.warmup),
             batch_size=size,
-            lr=self.lr,
-            lr_milestones=auto["lr_milestones"] if isinstance(self.lr_milestones, str) else tuple(self.lr_milestones),
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
             augment=self.augment,
             seed=_seed_from(self.random_state),
             device=self.device,
             execution="eager" if self.execution == "auto" and steps < MIN_STEPS_TO_COMPILE else self.execution,
+            **{name: value for name, value in by_recipe.items() if not isinstance(value, str)},
         )
 
     def _build_net(self, seed: int) -> nn.Module | None:

@@ -13,13 +13,14 @@ from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.methods.method import Method, MethodTraits, Schedule, Task
+from metalabelnet.methods.method import Method, MethodTraits, Task
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
+from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
 
-__all__ = ["METHODS", "Method", "MethodTraits", "Schedule", "Task"]
+__all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
 
 METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,

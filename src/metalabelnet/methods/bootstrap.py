@@ -10,7 +10,7 @@
     t   the target
     β   weight of the given label
 
-The paper's experiments use MNIST, faces and ImageNet with other networks; only β carries over. `--preset own` therefore
+The paper's experiments use MNIST, faces and ImageNet with other networks; only β carries over. `--recipe own` therefore
 equals the common schedule.
 """
 
@@ -85,9 +85,9 @@ class Bootstrap(Method):
         """Take one step on the chosen loss."""
         s = self.settings
 
-        def loss(logits: Tensor) -> Tensor:
+        def loss(logits: Tensor, given: Tensor) -> Tensor:
             if s.kind == "soft":
-                return soft_bootstrap(logits, batch.given, s.soft_beta).mean()
-            return hard_bootstrap(logits, batch.given, s.hard_beta).mean()
+                return soft_bootstrap(logits, given, s.soft_beta).mean()
+            return hard_bootstrap(logits, given, s.hard_beta).mean()
 
-        return self.sgd_step(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.views, (batch.given,), batch.seed)

@@ -31,4 +31,4 @@ class CleanOnly(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the clean batch."""
-        return self.cross_entropy_step(batch.clean_x, batch.clean_y, batch.seed)
+        return self.cross_entropy_step(batch.clean_views, batch.clean_y, batch.seed)

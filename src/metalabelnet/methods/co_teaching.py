@@ -108,7 +108,7 @@ class CoTeaching(Method):
         paper_url="https://arxiv.org/abs/1804.06872",
         traceable=True,
         relative_cost=2.5,
-        own_preset={"epochs": 200, "lr_milestones": (80, 140), "batch_size": 128, "settings": {"ramp": 6.0}},
+        own_recipe={"epochs": 200, "lr_milestones": (80, 140), "batch_size": 128, "settings": {"ramp": 6.0}},
     )
     Settings: ClassVar[type] = CoTeachingSettings
 
@@ -118,6 +118,7 @@ class CoTeaching(Method):
         super().__init__(task, settings)
         self.peer = task.make_net(1)
         self.peer_sgd = self.make_sgd(self.peer)
+        self.average_weights("peer", self.peer)
         self.has_both_labels = (task.clean.true != UNLABELED) & (task.clean.given != UNLABELED)
         needs_estimate = settings.noise_rate == "auto" and int(self.has_both_labels.sum()) < MIN_COUNTED_SAMPLES
         self.cross_fit = CrossFit(task, self.make_sgd, first_net=2) if needs_estimate else None
@@ -134,15 +135,15 @@ class CoTeaching(Method):
     def lr_at(self, epoch: int) -> float:
         """Return the learning rate of the schedule, which restarts after the stage of cross-fitting."""
         first = self.candidates_from
-        return self.task.schedule.lr_at(epoch - first if epoch >= first else epoch)
+        return self.task.recipe.lr_at(epoch - first if epoch >= first else epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Determine τ at the end of cross-fitting, and set the share of kept samples."""
-        first, schedule = self.candidates_from, self.task.schedule
+        first, recipe = self.candidates_from, self.task.recipe
         if epoch >= first and self.estimates is None:
             self._start_co_teaching(self._noise_rate())
         if self.estimates is not None:
-            ramp = max(1, round(self.settings.ramp * schedule.epochs / 120))
+            ramp = max(1, round(self.settings.ramp * recipe.epochs / 120))
             self.share.fill_(keep_rate(float(self.estimates.get_buffer("noise_rate")), epoch - first, ramp))
         super().begin_epoch(epoch)
 
@@ -173,12 +174,19 @@ class CoTeaching(Method):
         if self.cross_fit is not None:
             return self.cross_fit.step(batch)
         f, g = trainable_parameters(self.net), trainable_parameters(self.peer)
-        f_losses = cross_entropy(forward(self.net, batch.x, f, seed=batch.seed, update_statistics=True), batch.given)
-        g_losses = cross_entropy(
-            forward(self.peer, batch.x, g, seed=batch.seed + 1, update_statistics=True), batch.given
+        f_seed, g_seed = batch.seed, batch.seed + 1
+        f_logits = forward(self.net, batch.x, f, seed=f_seed, update_statistics=True)
+        g_logits = forward(self.peer, batch.x, g, seed=g_seed, update_statistics=True)
+        f_weights, g_weights = (
+            small_loss_weights(cross_entropy(logits.detach(), batch.given), self.share)
+            for logits in (f_logits, g_logits)
         )
-        f_loss = (small_loss_weights(g_losses.detach(), self.share) * f_losses).sum()
-        g_loss = (small_loss_weights(f_losses.detach(), self.share) * g_losses).sum()
+
+        def loss_of(logits: Tensor, given: Tensor, weights: Tensor) -> Tensor:
+            return (weights * cross_entropy(logits, given)).sum()
+
+        f_loss = self.recipe_loss(self.net, f, loss_of, batch.views, (batch.given, g_weights), f_seed, logits=f_logits)
+        g_loss = self.recipe_loss(self.peer, g, loss_of, batch.views, (batch.given, f_weights), g_seed, logits=g_logits)
         apply_gradients(self.sgd, f.values(), gradients(f_loss, f).values())
         apply_gradients(self.peer_sgd, g.values(), gradients(g_loss, g).values())
         return (f_loss + g_loss).detach() / 2
@@ -198,7 +206,7 @@ class CoTeaching(Method):
 
     def classifier(self) -> nn.Module:
         """Return the ensemble of both networks."""
-        return Ensemble(self.net, self.peer)
+        return Ensemble(self.prediction_net("net", self.net), self.prediction_net("peer", self.peer))
 
     def components(self) -> dict[str, Stateful]:
         """Add the second network, and τ or the networks of cross-fitting."""

@@ -24,4 +24,4 @@ class CrossEntropy(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the given labels."""
-        return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+        return self.cross_entropy_step(batch.views, batch.given, batch.seed)

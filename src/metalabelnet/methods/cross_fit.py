@@ -76,7 +76,7 @@ class CrossFit:
 
     def __init__(self, task: Task, make_sgd: Callable[[nn.Module], SGD], first_net: int) -> None:
         self.task = task
-        self.epochs = max(1, round(20 * task.schedule.epochs / 120))
+        self.epochs = max(1, round(20 * task.recipe.epochs / 120))
         self.nets = [task.make_net(first_net + h) for h in range(2)]
         self.sgds = [make_sgd(net) for net in self.nets]
         rows, classes, device = len(task.train), len(task.train.classes), task.train.x.device

@@ -32,7 +32,7 @@ class FineTune(Method):
 
     def __init__(self, task: Task, settings: Any) -> None:
         super().__init__(task, settings)
-        self.clean_from: int = task.schedule.warmup
+        self.clean_from: int = task.recipe.warmup
 
     def begin_epoch(self, epoch: int) -> None:
         """Switch from the given labels to the clean set at the end of warm-up."""
@@ -46,5 +46,5 @@ class FineTune(Method):
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the labels of the phase."""
         if self.on_clean:
-            return self.cross_entropy_step(batch.clean_x, batch.clean_y, batch.seed)
-        return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.clean_views, batch.clean_y, batch.seed)
+        return self.cross_entropy_step(batch.views, batch.given, batch.seed)

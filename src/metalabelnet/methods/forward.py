@@ -97,7 +97,7 @@ class Forward(Method):
         paper_url="https://arxiv.org/abs/1609.03683",
         traceable=True,
         relative_cost=2.1,
-        own_preset={**CIFAR10_SCHEDULE, "settings": {"transition": "anchor"}},
+        own_recipe={**CIFAR10_SCHEDULE, "settings": {"transition": "anchor"}},
     )
     Settings: ClassVar[type] = ForwardSettings
 
@@ -107,7 +107,7 @@ class Forward(Method):
         super().__init__(task, settings)
         self.cross_fit = CrossFit(task, self.make_sgd, first_net=1) if settings.transition == "estimated" else None
         self.estimates: Estimates | None = None
-        first_stage = {"anchor": task.schedule.epochs, "estimated": self.cross_fit.epochs if self.cross_fit else 0}
+        first_stage = {"anchor": task.recipe.epochs, "estimated": self.cross_fit.epochs if self.cross_fit else 0}
         self.candidates_from = first_stage.get(settings.transition, 0)
         self.epochs += self.candidates_from
 
@@ -119,7 +119,7 @@ class Forward(Method):
     def lr_at(self, epoch: int) -> float:
         """Return the learning rate of the schedule, which restarts with the second stage."""
         first = self.candidates_from
-        return self.task.schedule.lr_at(epoch - first if epoch >= first else epoch)
+        return self.task.recipe.lr_at(epoch - first if epoch >= first else epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Estimate T and start the second stage at the end of the first."""
@@ -131,6 +131,7 @@ class Forward(Method):
         if self.settings.transition == "anchor":
             self.net = self.task.make_net(1)
             self.sgd = self.make_sgd(self.net)
+            self.average_weights("net", self.net)
         self.cross_fit = None
         self.estimates = Estimates(T=T.to(self.task.train.x.device, self.task.dtype))
 
@@ -162,9 +163,13 @@ class Forward(Method):
         if self.cross_fit is not None:
             return self.cross_fit.step(batch)
         if self.estimates is None:
-            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.views, batch.given, batch.seed)
         T = self.estimates.get_buffer("T")
-        return self.sgd_step(lambda logits: forward_cross_entropy(logits, batch.given, T).mean(), batch.x, batch.seed)
+
+        def loss(logits: Tensor, given: Tensor) -> Tensor:
+            return forward_cross_entropy(logits, given, T).mean()
+
+        return self.sgd_step(loss, batch.views, (batch.given,), batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Update the estimate in the stage of cross-fitting."""

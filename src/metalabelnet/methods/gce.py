@@ -80,7 +80,7 @@ class GCE(Method):
         reference="Zhang and Sabuncu 2018",
         paper_url="https://arxiv.org/abs/1805.07836",
         traceable=True,
-        own_preset={**CIFAR10_SCHEDULE, "settings": {"q": 0.7, "k": 0.5}},
+        own_recipe={**CIFAR10_SCHEDULE, "settings": {"q": 0.7, "k": 0.5}},
     )
     Settings: ClassVar[type] = GCESettings
 
@@ -96,13 +96,11 @@ class GCE(Method):
         """Take one step on L_q, or on L_trunc with the samples selected last."""
         s = self.settings
 
-        def loss(logits: Tensor) -> Tensor:
-            losses = generalized_cross_entropy(logits, batch.given, s.q)
-            if s.truncated:
-                losses = truncated_loss(losses, self.selection["keep"][batch.index], s.q, s.k)
-            return losses.mean()
+        def loss(logits: Tensor, given: Tensor, keep: Tensor) -> Tensor:
+            losses = generalized_cross_entropy(logits, given, s.q)
+            return (truncated_loss(losses, keep, s.q, s.k) if s.truncated else losses).mean()
 
-        return self.sgd_step(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.views, (batch.given, self.selection["keep"][batch.index]), batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Select the samples to keep, if a selection is due."""

@@ -22,7 +22,7 @@ Departures from the paper:
 -   The predictions that form a label are made after each epoch, in eval mode and without augmentation. The authors'
     code uses those of the training steps.
 -   A shorter schedule averages over fewer epochs, so that predictions of an untrained network are not included.
--   The paper trains the first stage with a high, constant learning rate (`--preset own`: 0.08 for 200 epochs, labels
+-   The paper trains the first stage with a high, constant learning rate (`--recipe own`: 0.08 for 200 epochs, labels
     updated from epoch 70; then 120 epochs from 0.2), which keeps the network from memorizing wrong labels before they
     are replaced. The common schedule divides the learning rate by 10 shortly before the first update.
 
@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from metalabelnet.core.losses import entropy_loss
@@ -158,7 +158,7 @@ class JointOptimization(Method):
         reference="Tanaka et al. 2018",
         paper_url="https://arxiv.org/abs/1803.11364",
         relative_cost=2.4,
-        own_preset={
+        own_recipe={
             "epochs": 200,
             "lr": 0.08,
             "lr_milestones": (),
@@ -174,7 +174,7 @@ class JointOptimization(Method):
 
     def __init__(self, task: Task, settings: JointOptimizationSettings) -> None:
         super().__init__(task, settings)
-        first, given, classes = task.schedule.epochs, task.train.given, len(task.train.classes)
+        first, given, classes = task.recipe.epochs, task.train.given, len(task.train.classes)
         self.update_from = round(settings.update_from * first / 120)
         self.window = max(1, round(settings.window * first / 120))
         self.epochs = first + max(1, round(settings.retrain * first / 120))
@@ -207,19 +207,24 @@ class JointOptimization(Method):
         self.retraining = True
         self.net = self.task.make_net(1)
         self.sgd = self.make_sgd(self.net)
+        self.averages.clear()
+        self.average_weights("second_net", self.net)
+
+    def classifier(self) -> nn.Module:
+        """Return the network of the current stage, or its EMA."""
+        return self.prediction_net("second_net" if self.retraining else "net", self.net)
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the current labels, with L_p and L_e in the first stage."""
-        y = self.labels.logits[batch.index].softmax(1)
 
-        def loss(logits: Tensor) -> Tensor:
+        def loss(logits: Tensor, y: Tensor) -> Tensor:
             l_c = soft_label_cross_entropy(logits, y).mean()
             if self.retraining:
                 return l_c
             l_p, l_e = prior_loss(logits, self.prior), entropy_loss(logits).mean()
             return l_c + self.settings.a * l_p + self.settings.b * l_e
 
-        return self.sgd_step(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.views, (self.labels.logits[batch.index].softmax(1),), batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Predict the labeled rows, and replace their labels from epoch `update_from`."""
@@ -241,7 +246,7 @@ class JointOptimization(Method):
     def components(self) -> dict[str, Stateful]:
         """Return the network of the current stage and the labels, and in the first stage the recent predictions."""
         if self.retraining:
-            return {"second_net": self.net, "sgd": self.sgd, "labels": self.labels}
+            return {"second_net": self.net, "sgd": self.sgd, "labels": self.labels, **self.average_components()}
         return super().components() | {"labels": self.labels, "predictions": self.predictions}
 
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:

@@ -62,7 +62,7 @@ class LabelNetMethod(Method):
 
     def __init__(self, task: Task, settings: LabelNetSettings) -> None:
         super().__init__(task, settings)
-        self.warmup = task.schedule.warmup
+        self.warmup = task.recipe.warmup
         examples = to_input(task.train.x[:2], task.dtype)
         self.head = find_head(self.net, examples, len(task.train.classes), task.head)
         self.phase2: Phase2 | None = None
@@ -95,8 +95,9 @@ class LabelNetMethod(Method):
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the given labels in warm-up; one iteration of Algorithm 1, without them, in phase 2."""
         if self.phase2 is None:
-            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
-        return self.phase2.step(batch.x, batch.clean_x, batch.clean_y, seed=batch.seed)
+            return self.cross_entropy_step(batch.views, batch.given, batch.seed)
+        soft_loss = self.soft_label_loss(self.phase2.l_c_and_l_e, batch)
+        return self.phase2.step(batch.x, batch.clean_x, batch.clean_y, seed=batch.seed, soft_loss=soft_loss)
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:

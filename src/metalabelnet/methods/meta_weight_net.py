@@ -16,7 +16,7 @@ and V is trained with Adam, as in the authors' later code; their first code divi
 SGD. The authors look ahead in a copy of the network, so the clean batch does not change the running statistics of
 BatchNorm; `clean_updates_statistics` changes this.
 
-`--preset own` has the paper's settings for uniform noise, there with a WRN-28-10 and 1,000 clean images that are
+`--recipe own` has the paper's settings for uniform noise, there with a WRN-28-10 and 1,000 clean images that are
 augmented (here clean images are not). For class-dependent noise the paper uses a ResNet-32, 60 epochs, and milestones
 at 40 and 50.
 """
@@ -91,7 +91,7 @@ class MetaWeightNet(Method):
         traceable=True,
         looks_ahead=True,
         relative_cost=3.2,
-        own_preset={
+        own_recipe={
             "epochs": 40,
             "lr": 0.1,
             "lr_milestones": (36, 38),
@@ -121,8 +121,8 @@ class MetaWeightNet(Method):
         def logits_at(weights: Theta, *, first: bool = False) -> Tensor:
             return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, cache=cache)
 
-        def l_train(logits: Tensor) -> Tensor:
-            return weighted_loss(logits, batch.given, v).mean()
+        def l_train(logits: Tensor, given: Tensor) -> Tensor:
+            return weighted_loss(logits, given, v).mean()
 
         def l_meta(weights: Theta) -> Tensor:
             seed, statistics = batch.seed + 1, s.clean_updates_statistics
@@ -136,12 +136,12 @@ class MetaWeightNet(Method):
             phi=theta_v,
             logits=logits,
             logits_at=logits_at,
-            training_loss=l_train,
+            training_loss=lambda z: l_train(z, batch.given),
             meta_loss=l_meta,
             inner_step=self.sgd.lr,
         )
         apply_gradients(self.adam, theta_v, gradient_v)
-        loss = l_train(logits)
+        loss = self.recipe_loss(net, theta, l_train, batch.views, (batch.given,), batch.seed, logits=logits)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 

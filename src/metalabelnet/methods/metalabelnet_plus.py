@@ -1,11 +1,10 @@
-"""MetaLabelNet with a loss on the clean set, EMA, a noise estimate, strong augmentation and a short warm-up.
+"""MetaLabelNet with a loss on the clean set and soft labels that use the given label and the classifier's prediction.
 
-An extension of MetaLabelNet (Algan and Ulusoy 2021, https://arxiv.org/abs/2103.10869) by this package. Every extension
-has a setting; with all of them off, the method is MetaLabelNet.
+An extension of MetaLabelNet (Algan and Ulusoy 2021, https://arxiv.org/abs/2103.10869) by this package.
 
-Phase 1, a share of the schedule's warm-up:
+Phase 1, warm-up:
 
-    θ ← θ − SGD(∇θ (1/N) Σ_i −log p_y(x_i)),   θ̃ ← EMA(θ)
+    θ ← θ − SGD(∇θ (1/N) Σ_i −log p_y(x_i))
 
 Once, at the end of warm-up:
 
@@ -16,12 +15,12 @@ Phase 2, on each batch:
 
     log ŷ = m_φ(v) + ρ log r + (1 − ρ)(π log q + κ log T_·y), normalized
     φ ← φ − Adam(∂L_meta/∂φ)                   as in Algorithm 1
-    θ ← θ − SGD(∇θ (L_y + w L_u) + γ g),   θ̃ ← EMA(θ)
+    θ ← θ − SGD(∇θ L_y + γ g)
 
     x, y      a training batch and its given labels
     θ, φ      weights of the classifier f and of the label net m
-    θ̃         exponential moving average (EMA) of θ; predicts, and provides the features v of the label net
-    q         f_θ̃(x), the prediction of the EMA classifier
+    θ̃         the recipe's EMA of θ; θ itself if the recipe has none
+    v, q      features and prediction of f_θ̃ for x
     ŷ         soft labels of the batch
     r         prediction for each training row at the end of warm-up, after the classifier's last layer is refit to the
               clean set (`core.head_refit`); computed once
@@ -31,36 +30,29 @@ Phase 2, on each batch:
               random, corrected for the classifier's own confusion (`core.transition_matrix`). The term is 0 for a
               sample without a given label
     L_y       cross-entropy of the prediction with ŷ; replaces L_c + L_e in step 3 of Algorithm 1
-    L_u       consistency loss: cross-entropy of the prediction on strongly augmented samples with ŷ
     g         ∇θ̂ L_meta(θ̂), the gradient of the clean loss at the look-ahead, which the meta-gradient computes anyway
-    π, κ, w, γ   the settings `prior`, `given`, `consistency`, `clean_weight`
-
-In phase 2 the learning rate follows cosine annealing. Cost compared with MetaLabelNet: g is computed anyway, and the
-forward pass through θ̃ replaces the one through the feature extractor; strong augmentation adds one forward and one
-backward pass.
+    π, κ, γ   the settings `prior`, `given`, `clean_weight`
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.forward_pass import Theta, forward, predict, recompute_running_statistics
+from metalabelnet.core.forward_pass import mixed_precision_context, predict, recompute_running_statistics
 from metalabelnet.core.head_refit import refit_head
 from metalabelnet.core.losses import soft_cross_entropy
 from metalabelnet.core.tensor_state import Estimates, TensorState
 from metalabelnet.core.transition_matrix import deconfounded
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunk_size, chunks
-from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.errors import InputError
 from metalabelnet.methods.label_net_method import LabelNetMethod, LabelNetSettings
 from metalabelnet.methods.method import MethodTraits
-from metalabelnet.nets.ema import EMA
+from metalabelnet.nets.head import features_and_logits
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
@@ -68,14 +60,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from metalabelnet.core.algorithm import Phase2, SoftLoss
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Stateful, Task
 
-Features = Literal["warm-up", "ema"]
-Step3 = Literal["paper", "cross-entropy"]
-LRSchedule = Literal["milestones", "cosine"]
 Matrix = Literal["expected", "deconfounded"]
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics and for the head refit
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
@@ -89,17 +77,6 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
 
     clean_weight: float = field(
         default=1.0, metadata={"help": "γ, weight of the clean loss's gradient in the classifier's step; 0: off"}
-    )
-    warmup_share: float = field(
-        default=0.35, metadata={"help": "fraction of the schedule's warm-up epochs to run, rounded up; 1: off"}
-    )
-    ema: float = field(default=0.999, metadata={"help": "maximum decay of the EMA of the classifier; 0: off"})
-    features: Features = field(
-        default="ema",
-        metadata={
-            "help": "features that the label net reads: of the EMA classifier, or of the classifier at the end of "
-            "warm-up (warm-up: off)"
-        },
     )
     prior: float = field(
         default=3.0, metadata={"help": "π, weight of the EMA classifier's log-probabilities in the soft labels; 0: off"}
@@ -122,62 +99,32 @@ class MetaLabelNetPlusSettings(LabelNetSettings):
             "(last layer refit to the clean set) to the current ones; 0: off"
         },
     )
-    consistency: float = field(
-        default=1.0, metadata={"help": "w, weight of the consistency loss on strongly augmented samples; 0: off"}
-    )
-    step3: Step3 = field(
-        default="cross-entropy",
-        metadata={"help": "loss of the classifier on the soft labels: cross-entropy, or L_c + L_e (paper: off)"},
-    )
-    lr_schedule: LRSchedule = field(
-        default="cosine",
-        metadata={"help": "learning rate after warm-up: cosine annealing, or the schedule's milestones (off)"},
-    )
-    lr_scale: float = field(
-        default=4.0, metadata={"help": "initial learning rate of cosine annealing, in multiples of the schedule's lr"}
-    )
 
     def __post_init__(self) -> None:
-        for name, hint in (
-            ("warmup_share", "1 runs all of the warm-up"),
-            ("ema", "0 turns the EMA off"),
-            ("handover", "0 turns it off"),
-        ):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise InputError(f"{name}={value} is out of range: give a number from 0 to 1 ({hint})")
-        if self.lr_scale == 0:
-            raise InputError("lr_scale=0 gives a learning rate of 0: give a positive number (1 uses the schedule's lr)")
+        if self.handover > 1:
+            raise InputError(f"handover={self.handover} is out of range: give a number from 0 to 1 (0 turns it off)")
 
 
 class MetaLabelNetPlus(LabelNetMethod):
-    """Phase 1 is a short cross-entropy warm-up on the labeled rows; phase 2 uses all rows.
+    """Phase 1 is cross-entropy on the labeled rows; phase 2 uses all rows.
 
     Reasons for the extensions:
 
     clean_weight   In Algorithm 1 the clean set trains only the label net, although the gradient g for the classifier is
                    computed on the way. Here the classifier uses it.
-    warmup_share   Warm-up ends before wrong labels are memorized. The number of epochs is rounded up, because the label
-                   net needs features of a trained network.
-    ema            With noisy labels single steps are noisy, and the EMA is far more accurate than the last iterate.
-                   Phase 2 starts from it. Its BatchNorm statistics are recomputed first, because averaged statistics
-                   lag behind the averaged weights.
     given, matrix  T is estimated once: re-estimated on samples that are trained on with their given labels, it would
                    trust these more and more. T mixes label noise with the classifier's own confusion of similar
                    classes, which makes given labels least informative where they are needed most. If the noise looks
                    random, T is corrected for it; otherwise κ > 1 compensates for part of it.
     prior          q is underconfident at first, because it models the noise as well; π > 1 sharpens it. With κ < π a
-                   given label matters only where the EMA classifier is uncertain.
+                   given label matters only where the classifier is uncertain.
     handover       The clean samples were not trained on in warm-up, so the last layer can be refit to them. The
                    predictions r of this classifier are fixed, and keep what warm-up has learned while the classifier
                    adapts to training without given labels.
-
-    With cosine annealing only epochs of the last third are candidates for the result: earlier the learning rate is
-    high, and a small validation set may select an early epoch by chance.
     """
 
     traits = MethodTraits(
-        summary="MetaLabelNet plus a loss on the clean set, EMA, noise estimate and consistency loss; short warm-up",
+        summary="MetaLabelNet plus a loss on the clean set; labels from predictions, given label and a noise estimate",
         reference="this package, after Algan and Ulusoy 2021",
         paper_url="https://arxiv.org/abs/2103.10869",
         uses_unlabeled=True,
@@ -193,36 +140,21 @@ class MetaLabelNetPlus(LabelNetMethod):
 
     def __init__(self, task: Task, settings: MetaLabelNetPlusSettings) -> None:
         super().__init__(task, settings)
-        s = settings
-        self.clean_weight = s.clean_weight
-        self.warmup = self.candidates_from = math.ceil(s.warmup_share * task.schedule.warmup)
-        if s.lr_schedule == "cosine":
-            self.candidates_from = max(self.warmup, 2 * self.epochs // 3)
-        if s.clean_weight > 0:
+        self.clean_weight = settings.clean_weight
+        if settings.clean_weight > 0:
             self.clean_from = self.warmup
-        if s.consistency and can_augment_strongly(task.train.x):
-            self.strong_augment_from = self.warmup
-        self.ema: EMA | None = None
-        if s.ema or s.prior or s.features == "ema":
-            self.ema = EMA(self.net, self.head, s.ema)
         self.transition: Estimates | None = None
         self.refit_predictions: TensorState | None = None
 
-    def lr_at(self, epoch: int) -> float:
-        """Return the schedule's learning rate in warm-up, then that of cosine annealing over all epochs."""
-        if epoch < self.warmup or self.settings.lr_schedule == "milestones":
-            return super().lr_at(epoch)
-        return self.settings.lr_scale * self.task.schedule.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-
     def begin_epoch(self, epoch: int) -> None:
-        """Start phase 2 from the EMA at the end of warm-up, and set ρ."""
+        """Start phase 2 from θ̃ at the end of warm-up, and set ρ."""
         starts_phase2 = epoch >= self.warmup and self.phase2 is None
-        if starts_phase2 and self.ema is not None:
-            self.net.load_state_dict(self.ema.net.state_dict())
+        if starts_phase2:
+            self.net.load_state_dict(self.classifier().state_dict())
             recompute_running_statistics(
                 self.net, self._statistics_samples(), seed=stream_seed(self.task.seed, "statistics")
             )
-            self.ema.net.load_state_dict(self.net.state_dict())
+            self.classifier().load_state_dict(self.net.state_dict())
         super().begin_epoch(epoch)
         if starts_phase2:
             self._estimate_from_clean()
@@ -257,15 +189,14 @@ class MetaLabelNetPlus(LabelNetMethod):
             self.refit_predictions["log_r"].copy_(torch.cat(log_r))
 
     def _refit_head_to_clean(self) -> tuple[Tensor, Tensor]:
-        """Return the last layer refit to the clean set, and copy it into the classifier and its EMA.
+        """Return the last layer refit to the clean set, and copy it into the classifier and θ̃.
 
         It is not copied if the last layer has no bias, or if the norm of the refit weights is too large to continue
         training: this happens when features are not normalized and very small.
         """
         clean = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES)
         v = torch.cat(list(self._features_of(clean)))
-        nets = [self.net] if self.ema is None else [self.net, self.ema.net]
-        heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in nets]
+        heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in (self.net, self.classifier())]
         old = heads[0].weight
         old_bias = old.new_zeros(len(old)) if heads[0].bias is None else heads[0].bias
         weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
@@ -291,56 +222,34 @@ class MetaLabelNetPlus(LabelNetMethod):
         return T if self.settings.matrix == "expected" else deconfounded(T, expected, clean.true)
 
     def step(self, batch: Batch) -> Tensor:
-        """Take one step of warm-up or phase 2, and update the EMA."""
-        loss = super().step(batch) if self.phase2 is None else self._iteration(self.phase2, batch)
-        if self.ema is not None:
-            self.ema.update(self.net)
-        return loss
-
-    def _iteration(self, phase2: Phase2, batch: Batch) -> Tensor:
-        """Take one step of phase 2."""
+        """Take one step of warm-up or phase 2."""
+        if self.phase2 is None:
+            return super().step(batch)
         v, evidence = self._features_and_evidence(batch.x, batch.given, batch.index)
-        return phase2.step(
+        return self.phase2.step(
             batch.x,
             batch.clean_x,
             batch.clean_y,
             seed=batch.seed,
             v=v,
             evidence=evidence,
-            soft_loss=self._soft_loss(phase2, batch.strong_x, batch.seed + 3),
+            soft_loss=self.soft_label_loss(lambda z, log_y_hat: soft_cross_entropy(z, log_y_hat).mean(), batch),
         )
 
-    def _soft_loss(self, phase2: Phase2, strong_x: Tensor | None, seed: int) -> SoftLoss:
-        """Return the loss of step 3: L_y or L_c + L_e, plus w L_u if the batch has strongly augmented samples."""
-        s = self.settings
-
-        def loss(theta: Theta, f_x: Tensor, log_y_hat: Tensor) -> Tensor:
-            if s.step3 == "paper":
-                l_y = phase2.l_c_and_l_e(f_x, log_y_hat)
-            else:
-                l_y = soft_cross_entropy(f_x, log_y_hat).mean()
-            if strong_x is None:
-                return l_y
-            logits = forward(self.net, strong_x, theta, seed=seed, update_statistics=False)
-            return l_y + s.consistency * soft_cross_entropy(logits, log_y_hat).mean()
-
-        return loss
-
+    @torch.no_grad()
     def _features_and_evidence(self, x: Tensor, given: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the features v of x and ρ log r + (1 − ρ)(π log q + κ log T_·y), or None if all terms are off."""
-        assert self.phase2 is not None
-        s, evidence = self.settings, []
-        v = logits = None
-        if self.ema is not None and (s.prior or s.features == "ema"):
-            v, logits = self.ema.features_and_logits(x)
-        if logits is not None and s.prior:
+        s, net, evidence = self.settings, self.classifier(), []
+        mode = net.training
+        with mixed_precision_context():
+            v, logits = (t.to(x.dtype) for t in features_and_logits(net.eval(), self.head, x))
+        net.train(mode)
+        if s.prior:
             evidence.append(s.prior * logits.log_softmax(1))
         if self.transition is not None:
             labeled = (given >= 0).to(x)[:, None]
             log_T = self.transition.get_buffer("T").clamp_min(MIN_TRANSITION_PROBABILITY).log()
             evidence.append(s.given * labeled * log_T.T[given.clamp_min(0)])
-        if v is None or s.features != "ema":
-            v = self.phase2.g(x)
         if self.refit_predictions is not None:
             rho = self.refit_predictions["rho"]
             evidence = [(1 - rho) * term for term in evidence]
@@ -350,8 +259,8 @@ class MetaLabelNetPlus(LabelNetMethod):
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
-        if self.phase2 is None or (self.ema is None and self.transition is None and self.refit_predictions is None):
-            return super().soft_labels()
+        if self.phase2 is None:
+            return None
         labels, rows = [], torch.arange(len(self.task.train), device=self.task.train.given.device)
         for x in chunks(self.task.train.x):
             index, rows = rows[: len(x)], rows[len(x) :]
@@ -360,17 +269,10 @@ class MetaLabelNetPlus(LabelNetMethod):
             labels.append((generated if evidence is None else generated + evidence).softmax(1))
         return torch.cat(labels)
 
-    def classifier(self) -> nn.Module:
-        """Return the EMA classifier, if there is one."""
-        return self.net if self.ema is None else self.ema.net
-
     def components(self) -> dict[str, Stateful]:
-        """Add the EMA, T and log r. The EMA replaces the extractor if the label net reads its features."""
+        """Add T and log r. The label net reads features of θ̃, so there is no separate extractor."""
         components = super().components()
-        if self.ema is not None:
-            components |= {"ema": self.ema.net, "ema_state": self.ema.state}
-            if self.settings.features == "ema":
-                components.pop("extractor", None)
+        components.pop("extractor", None)
         if self.transition is not None:
             components["transition"] = self.transition
         if self.refit_predictions is not None:

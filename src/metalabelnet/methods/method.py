@@ -1,4 +1,4 @@
-"""The interface of a method: what it receives (`Task`, `Schedule`), what it declares (`MethodTraits`), its hooks.
+"""The interface of a method: what it receives (`Task`), what it declares (`MethodTraits`), its hooks.
 
 To add a method, write a file in this folder with a subclass of `Method`, and add it to the table in `__init__.py`.
 The training loop calls the hooks in this order:
@@ -9,7 +9,7 @@ The training loop calls the hooks in this order:
         method.labeled_only(epoch)                   selects the rows of the epoch
         method.begin_epoch(epoch)
         for batch in epoch:
-            loss = method.step(batch)
+            loss = method.train_step(batch)          `step`, then the EMA of the weights
         method.end_epoch(epoch)
         method.logits(x), method.soft_labels()       evaluation, and the label table
         method.model_state_dict()                    if this epoch is the best so far
@@ -20,64 +20,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.forward_pass import forward, predict, trainable_parameters
+from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.optimizers import SGD
 from metalabelnet.core.state_check import check_same_form
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.strong_augment import can_augment_strongly
+from metalabelnet.nets.ema import EMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from metalabelnet.data.batches import Batch
+    from metalabelnet.core.algorithm import SoftLoss
+    from metalabelnet.core.forward_pass import Theta
+    from metalabelnet.data.batches import Batch, Views
     from metalabelnet.data.rows import Rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """Length of the training and hyperparameters of the classifier's SGD.
-
-    Attributes
-    ----------
-    epochs : int
-        Number of epochs.
-    warmup : int
-        Number of epochs of warm-up, for methods that have one (`MethodTraits.has_warmup`).
-    lr : float
-        Initial learning rate λ.
-    lr_milestones : tuple of int
-        Epochs at which the learning rate is divided by 10.
-    momentum : float
-        Momentum of SGD.
-    weight_decay : float
-        Weight decay of SGD.
-
-    Examples
-    --------
-    >>> schedule = Schedule(
-    ...     epochs=120, warmup=44, lr=0.01, lr_milestones=(40, 80), momentum=0.9, weight_decay=1e-4
-    ... )
-    >>> [round(schedule.lr_at(epoch), 6) for epoch in (0, 39, 40, 80)]
-    [0.01, 0.01, 0.001, 0.0001]
-    """
-
-    epochs: int
-    warmup: int
-    lr: float
-    lr_milestones: tuple[int, ...]
-    momentum: float
-    weight_decay: float
-
-    def lr_at(self, epoch: int) -> float:
-        """Return the learning rate λ of an epoch. Epochs count from 0."""
-        return self.lr * float(0.1 ** sum(epoch >= milestone for milestone in self.lr_milestones))
+    from metalabelnet.methods.recipe import LossFunction, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +57,8 @@ class Task:
         The training rows with their given labels; −1 marks a row without one.
     clean : Rows
         The clean set, without the rows that are held out for validation.
-    schedule : Schedule
-        Length of the training and hyperparameters of SGD.
+    recipe : Recipe
+        How the networks are trained: length, optimizer, EMA, augmentation losses, selection.
     dtype : torch.dtype
         Data type of the networks and their inputs.
     seed : int
@@ -105,7 +70,7 @@ class Task:
     make_net: Callable[[int], nn.Module]
     train: Rows
     clean: Rows
-    schedule: Schedule
+    recipe: Recipe
     dtype: torch.dtype
     seed: int
     head: str | None = None
@@ -129,7 +94,7 @@ class MethodTraits:
         Whether the method learns from the clean set whatever its settings. A method for which this depends on the
         settings overrides `Method.reads_clean`.
     has_warmup : bool
-        Whether the method uses ``Schedule.warmup``. Epochs of warm-up are never selected as the result.
+        Whether the method uses ``Recipe.warmup``. Epochs of warm-up are never selected as the result.
     reads_given : bool
         Whether the given labels, and so their noise, influence the model.
     traceable : bool
@@ -139,10 +104,10 @@ class MethodTraits:
         Whether a step differentiates through a look-ahead step of the classifier, and so keeps several forward
         passes in memory.
     relative_cost : float
-        Time of a run with default settings divided by that of cross-entropy with the same schedule, measured on
+        Time of a run with default settings divided by that of cross-entropy with the same recipe, measured on
         `digits`. Used to estimate the time of a run before it starts.
-    own_preset : mapping
-        Fields of a run that ``--preset own`` sets: the values of the method's own paper, with the method's settings
+    own_recipe : mapping
+        Fields of a run that ``--recipe own`` sets: the values of the method's own paper, with the method's settings
         under "settings".
     """
 
@@ -156,7 +121,7 @@ class MethodTraits:
     traceable: bool = False
     looks_ahead: bool = False
     relative_cost: float = 1.0
-    own_preset: Mapping[str, Any] = field(default_factory=dict)
+    own_recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +166,18 @@ class Method(ABC):
         The classifier f with weights θ.
     sgd : SGD
         The optimizer of `net`.
+    averages : dict of EMA
+        The EMA of each network that predicts, by the network's name; empty if the recipe has none.
     epochs : int
-        Number of epochs the method takes: that of the schedule, unless the method has stages of its own.
+        Number of epochs the method takes: that of the recipe, unless the method has stages of its own.
     candidates_from : int
-        First epoch whose model may be selected as the result.
+        First epoch whose model the method allows as the result. The recipe may restrict the epochs further
+        (`first_candidate`).
     strong_augment_from : int or None
-        First epoch whose batches contain strongly augmented samples (``Batch.strong_x``); None if none does.
+        First epoch whose batches contain strongly augmented samples (``Views.strong``): 0 if the recipe has strong
+        augmentation and the samples are images, None if no epoch does. A method that always needs them sets it.
+    averages_itself : bool
+        Whether an average of the weights is part of the method; it then replaces the recipe's EMA (class attribute).
     clean_from : int or None
         First epoch in which the classifier is trained on the clean labels; None if it never is. (A method that uses
         the clean set only to learn labels or sample weights has None.)
@@ -218,21 +189,40 @@ class Method(ABC):
     ...
     ...     def step(self, batch):
     ...         loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
-    ...         return self.sgd_step(lambda logits: loss_fn(logits, batch.given), batch.x, batch.seed)
+    ...         return self.sgd_step(loss_fn, batch.views, (batch.given,), batch.seed)
     """
 
     traits: ClassVar[MethodTraits]
     Settings: ClassVar[type] = NoSettings
-    strong_augment_from: int | None = None
+    averages_itself: ClassVar[bool] = False
     clean_from: int | None = None
 
     def __init__(self, task: Task, settings: Any) -> None:
         self.task = task
         self.settings = settings
-        self.epochs = task.schedule.epochs
-        self.candidates_from = task.schedule.warmup if self.traits.has_warmup else 0
+        recipe = task.recipe
+        self.epochs = recipe.epochs
+        self.candidates_from = recipe.warmup if self.traits.has_warmup else 0
+        strong = recipe.strong_augment != "none" and can_augment_strongly(task.train.x)
+        self.strong_augment_from: int | None = 0 if strong else None
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
+        self.averages: dict[str, EMA] = {}
+        self.average_weights("net", self.net)
+
+    @property
+    def first_candidate(self) -> int:
+        """The first epoch that may be selected as the result: the later one of the method's and the recipe's."""
+        return max(self.candidates_from, int(self.task.recipe.select_from * self.epochs))
+
+    def average_weights(self, name: str, net: nn.Module) -> None:
+        """Keep an EMA of a network from now on, if the recipe has one. A new network of the same name replaces it."""
+        if self.task.recipe.ema and not self.averages_itself:
+            self.averages[name] = EMA(net, self.task.recipe.ema)
+
+    def prediction_net(self, name: str, net: nn.Module) -> nn.Module:
+        """Return the EMA of a network, or the network itself if there is none."""
+        return self.averages[name].net if name in self.averages else net
 
     @property
     def learns_from_clean(self) -> bool:
@@ -245,13 +235,13 @@ class Method(ABC):
         return cls.traits.needs_clean
 
     def make_sgd(self, net: nn.Module) -> SGD:
-        """Return an SGD optimizer for a classifier, with the hyperparameters of the schedule."""
-        s = self.task.schedule
-        return SGD(trainable_parameters(net).values(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
+        """Return an SGD optimizer for a classifier, with the hyperparameters of the recipe."""
+        r = self.task.recipe
+        return SGD(trainable_parameters(net).values(), lr=r.lr, momentum=r.momentum, weight_decay=r.weight_decay)
 
     def lr_at(self, epoch: int) -> float:
         """Return the classifier's learning rate in an epoch."""
-        return self.task.schedule.lr_at(epoch)
+        return self.task.recipe.lr_at(epoch)
 
     def labeled_only(self, epoch: int) -> bool:
         """Return whether the batches of an epoch contain labeled rows only. Called before `begin_epoch`."""
@@ -265,7 +255,7 @@ class Method(ABC):
         """
         for component in self.components().values():
             if isinstance(component, nn.Module):
-                component.train()
+                component.train(mode=not self._is_average(component))
             elif isinstance(component, SGD):
                 component.set_lr(self.lr_at(epoch))
 
@@ -273,9 +263,20 @@ class Method(ABC):
         """Return the name of the current phase. A step traced in one phase is not replayed in another."""
         return "only"
 
+    def _is_average(self, module: nn.Module) -> bool:
+        return any(module is average.net for average in self.averages.values())
+
+    def train_step(self, batch: Batch) -> Tensor:
+        """Take one step and update the EMAs; return the loss."""
+        loss = self.step(batch)
+        nets = self.components()
+        for name, average in self.averages.items():
+            average.update(cast("nn.Module", nets[name]))
+        return loss
+
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:
-        """Train on one batch. Called once per batch.
+        """Train on one batch. Called once per batch, by `train_step`.
 
         Parameters
         ----------
@@ -298,7 +299,7 @@ class Method(ABC):
 
     def classifier(self) -> nn.Module:
         """Return the module that predicts: it maps network inputs (`to_input`) to logits."""
-        return self.net
+        return self.prediction_net("net", self.net)
 
     def feature_net(self) -> nn.Module:
         """Return a network trained on the given labels, whose penultimate features are used to check labels."""
@@ -310,7 +311,14 @@ class Method(ABC):
 
     def components(self) -> dict[str, Stateful]:
         """Return everything with a state, by name. The `nn.Module` components form the model."""
-        return {"net": self.net, "sgd": self.sgd}
+        return {"net": self.net, "sgd": self.sgd, **self.average_components()}
+
+    def average_components(self) -> dict[str, Stateful]:
+        """Return the EMAs and their step counters, for `components`."""
+        averages: dict[str, Stateful] = {}
+        for name, average in self.averages.items():
+            averages |= {f"{name}_ema": average.net, f"{name}_ema_steps": average.state}
+        return averages
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the states of all components: what a checkpoint stores of the method."""
@@ -341,15 +349,31 @@ class Method(ABC):
                 own = {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
                 component.load_state_dict(own)
 
-    def sgd_step(self, loss_of: Callable[[Tensor], Tensor], x: Tensor, seed: int) -> Tensor:
-        """Take one SGD step of the classifier and return the loss.
+    def recipe_loss(
+        self,
+        net: nn.Module,
+        theta: Theta,
+        loss_of: LossFunction,
+        views: Views,
+        targets: tuple[Tensor, ...],
+        seed: int,
+        *,
+        logits: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a network with what the recipe adds to it; see `Recipe.loss`."""
+        return self.task.recipe.loss(net, theta, loss_of, views, targets, seed=seed, logits=logits)
+
+    def sgd_step(self, loss_of: LossFunction, views: Views, targets: tuple[Tensor, ...], seed: int) -> Tensor:
+        """Take one SGD step of the classifier on the loss with what the recipe adds to it, and return that loss.
 
         Parameters
         ----------
         loss_of : callable
-            Maps the logits of x to a scalar loss.
-        x : Tensor
-            Network inputs, such as ``batch.x``.
+            The method's loss: ``loss_of(logits, *targets)`` returns a scalar.
+        views : Views
+            The samples: ``batch.views`` or ``batch.clean_views``.
+        targets : tuple of Tensor
+            What the method trains on; the first dimension of each counts the samples.
         seed : int
             Seed of the dropout masks, such as ``batch.seed``.
 
@@ -359,10 +383,18 @@ class Method(ABC):
             The loss before the step, detached.
         """
         theta = trainable_parameters(self.net)
-        loss = loss_of(forward(self.net, x, theta, seed=seed, update_statistics=True))
+        loss = self.recipe_loss(self.net, theta, loss_of, views, targets, seed)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def cross_entropy_step(self, x: Tensor, labels: Tensor, seed: int) -> Tensor:
+    def soft_label_loss(self, loss_of: LossFunction, batch: Batch) -> SoftLoss:
+        """Return the loss of step 3 of `core.algorithm.Iteration`: ``loss_of(logits, log_y_hat)`` with the recipe."""
+
+        def loss(theta: Theta, f_x: Tensor, log_y_hat: Tensor) -> Tensor:
+            return self.recipe_loss(self.net, theta, loss_of, batch.views, (log_y_hat,), batch.seed, logits=f_x)
+
+        return loss
+
+    def cross_entropy_step(self, views: Views, labels: Tensor, seed: int) -> Tensor:
         """Take one SGD step of the classifier on the mean cross-entropy with these labels; return the loss."""
-        return self.sgd_step(lambda logits: cross_entropy(logits, labels).mean(), x, seed)
+        return self.sgd_step(lambda logits, y: cross_entropy(logits, y).mean(), views, (labels,), seed)

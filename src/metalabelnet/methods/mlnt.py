@@ -29,7 +29,7 @@ Departures from the paper:
     code. That code divides the consistency loss by the number of classes; the paper's equation does not, nor does this
     implementation.
 -   The paper's second round, in which the first teacher selects samples for a new network, is left out.
--   The paper has no warm-up and uses a PreAct ResNet-32; `--preset own` keeps the common warm-up.
+-   The paper has no warm-up and uses a PreAct ResNet-32; `--recipe own` keeps the common warm-up.
 
 The teacher has its own BatchNorm statistics, from forward passes over the training batches in train mode, as in the
 authors' code: averages of the student's statistics would not match the teacher's weights.
@@ -148,7 +148,7 @@ class MLNT(Method):
         has_warmup=True,
         looks_ahead=True,
         relative_cost=20.0,  # measured with M = 2, scaled to the default M = 10
-        own_preset={
+        own_recipe={
             "epochs": 120,
             "warmup": 44,
             "lr": 0.2,
@@ -162,6 +162,8 @@ class MLNT(Method):
 
     settings: MLNTSettings
 
+    averages_itself = True  # the teacher
+
     def __init__(self, task: Task, settings: MLNTSettings) -> None:
         super().__init__(task, settings)
         examples = to_input(task.train.x[:2], task.dtype)
@@ -173,12 +175,12 @@ class MLNT(Method):
 
     def begin_epoch(self, epoch: int) -> None:
         """Create the teacher and find the neighbors at the end of warm-up; set w and γ."""
-        since = epoch - self.task.schedule.warmup
+        since = epoch - self.task.recipe.warmup
         if since >= 0 and self.neighbors is None:
             self.teacher = self._copy_net()
             self.neighbors = self._find_neighbors()
         super().begin_epoch(epoch)
-        ramp = round(self.settings.ramp * self.task.schedule.epochs / 120)
+        ramp = round(self.settings.ramp * self.task.recipe.epochs / 120)
         done = since / ramp if ramp and since < ramp else 1.0
         self.weight = self.settings.consistency * math.exp(-5 * (1 - done) ** 2)
         self.gamma = self.settings.ema if since < ramp else self.settings.ema_later
@@ -197,7 +199,7 @@ class MLNT(Method):
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the given labels in warm-up; after it, one with the consistency loss as well."""
         if self.teacher is None or self.neighbors is None:
-            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.views, batch.given, batch.seed)
         net, s, theta = self.net, self.settings, trainable_parameters(self.net)
         neighbor_labels = self.task.train.given[self.neighbors.rows[batch.index]]
 
@@ -226,7 +228,15 @@ class MLNT(Method):
             consistency += self.weight / s.synthetic * loss
             for name, gradient_m in gradient.items():
                 total_gradient[name] += self.weight / s.synthetic * gradient_m
-        loss = cross_entropy(logits, batch.given).mean()
+        loss = self.recipe_loss(
+            net,
+            theta,
+            lambda z, y: cross_entropy(z, y).mean(),
+            batch.views,
+            (batch.given,),
+            batch.seed,
+            logits=logits,
+        )
         for name, gradient_ce in gradients(loss, theta).items():
             total_gradient[name] += gradient_ce
         apply_gradients(self.sgd, theta.values(), total_gradient.values())

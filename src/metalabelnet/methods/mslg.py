@@ -83,7 +83,7 @@ class MSLG(Method):
         traceable=True,
         looks_ahead=True,
         relative_cost=2.5,
-        own_preset={**CIFAR10_SCHEDULE, "warmup": 44},
+        own_recipe={**CIFAR10_SCHEDULE, "warmup": 44},
     )
     Settings: ClassVar[type] = MSLGSettings
 
@@ -97,7 +97,7 @@ class MSLG(Method):
     def begin_epoch(self, epoch: int) -> None:
         """Create the table of label logits at the end of warm-up."""
         super().begin_epoch(epoch)
-        if epoch >= self.task.schedule.warmup and self.table is None:
+        if epoch >= self.task.recipe.warmup and self.table is None:
             self._build_table()
 
     def _build_table(self) -> None:
@@ -111,9 +111,16 @@ class MSLG(Method):
     def step(self, batch: Batch) -> Tensor:
         """Take one step on the given labels in warm-up, and one iteration on the labels of the table after it."""
         if self.table is None:
-            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.views, batch.given, batch.seed)
         labels = soft_label_source(self.table, batch.index, self.settings.label_step)
-        return self.iteration(batch.x, labels, batch.clean_x, batch.clean_y, seed=batch.seed)
+        return self.iteration(
+            batch.x,
+            labels,
+            batch.clean_x,
+            batch.clean_y,
+            seed=batch.seed,
+            soft_loss=self.soft_label_loss(self.iteration.l_c_and_l_e, batch),
+        )
 
     def soft_labels(self) -> Tensor | None:
         """Return ŷ of all training rows; None in warm-up."""

@@ -23,9 +23,9 @@ Departures from the paper in the common schedule:
 -   a is half the published 0.1, at which labels of ten classes do not change class (see `pencil_loss`). On `digits`
     with 40 % uniform noise, 60 % of the labels are correct at a = 0.1 and 87 % at a = 0.05; the accuracy of the network
     is the same.
--   The learning rate follows the schedule. The paper (`--preset own`) keeps it at 0.06 until labels are fixed and
+-   The learning rate follows the schedule. The paper (`--recipe own`) keeps it at 0.06 until labels are fixed and
     restarts at 0.2, with two drops, in 320 epochs: 70 of stage 1 and 120 of stage 3.
--   The paper's λ, b and learning rates depend on the noise. `--preset own` uses λ and the learning rates of the
+-   The paper's λ, b and learning rates depend on the noise. `--recipe own` uses λ and the learning rates of the
     authors' code, and b = 0.4, the paper's value for class-dependent noise (0.8 for uniform noise). The defaults of the
     authors' code are a = 0.4 and b = 0.1, the paper's two values exchanged.
 """
@@ -109,7 +109,7 @@ class Pencil(Method):
         summary="a soft label per sample, learned by backpropagation together with the network",
         reference="Yi and Wu 2019",
         paper_url="https://arxiv.org/abs/1903.07788",
-        own_preset={
+        own_recipe={
             "epochs": 320,
             "lr": 0.06,
             "lr_milestones": (240, 280),
@@ -141,7 +141,7 @@ class Pencil(Method):
     def lr_at(self, epoch: int) -> float:
         """Return the learning rate of the schedule, which starts from `last_lr` in stage 3 if that is set."""
         lr, last_lr = super().lr_at(epoch), self.settings.last_lr
-        return lr * last_lr / self.task.schedule.lr if last_lr and epoch >= self.fix_from else lr
+        return lr * last_lr / self.task.recipe.lr if last_lr and epoch >= self.fix_from else lr
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the stage."""
@@ -151,14 +151,20 @@ class Pencil(Method):
     def step(self, batch: Batch) -> Tensor:
         """Take one step of the network on the loss of the stage and, in stage 2, one of the labels of the batch."""
         if self.on_given:
-            return self.cross_entropy_step(batch.x, batch.given, batch.seed)
+            return self.cross_entropy_step(batch.views, batch.given, batch.seed)
         a, b = (0.0, 0.0) if self.labels_fixed else (self.settings.a, self.settings.b)
         theta, y_tilde = trainable_parameters(self.net), self.labels.logits[batch.index].requires_grad_()
         logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        loss = pencil_loss(logits, y_tilde, batch.given, a=a, b=b).mean()
+
+        def loss_of(z: Tensor, y: Tensor, given: Tensor) -> Tensor:
+            return pencil_loss(z, y, given, a=a, b=b).mean()
+
         if not self.labels_fixed:
-            (label_gradient,) = torch.autograd.grad(loss, y_tilde, retain_graph=True)
+            label_loss = loss_of(logits, y_tilde, batch.given)
+            (label_gradient,) = torch.autograd.grad(label_loss, y_tilde, retain_graph=True)
             self.labels.logits[batch.index] -= self.settings.label_step * label_gradient
+        targets = (y_tilde.detach(), batch.given)
+        loss = self.recipe_loss(self.net, theta, loss_of, batch.views, targets, batch.seed, logits=logits)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 

@@ -69,7 +69,7 @@ class SCE(Method):
         reference="Wang et al. 2019",
         paper_url="https://arxiv.org/abs/1908.06112",
         traceable=True,
-        own_preset={**CIFAR10_SCHEDULE, "settings": {"a": 0.1, "b": 1.0}},
+        own_recipe={**CIFAR10_SCHEDULE, "settings": {"a": 0.1, "b": 1.0}},
     )
     Settings: ClassVar[type] = SCESettings
 
@@ -79,7 +79,7 @@ class SCE(Method):
         """Take one step on the symmetric loss."""
         s = self.settings
 
-        def loss(logits: Tensor) -> Tensor:
-            return symmetric_cross_entropy(logits, batch.given, s.a, s.b, math.log(s.zero)).mean()
+        def loss(logits: Tensor, given: Tensor) -> Tensor:
+            return symmetric_cross_entropy(logits, given, s.a, s.b, math.log(s.zero)).mean()
 
-        return self.sgd_step(loss, batch.x, batch.seed)
+        return self.sgd_step(loss, batch.views, (batch.given,), batch.seed)

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metalabelnet.core.forward_pass import mixed_precision_context
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.nets.head import features_and_logits
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 class EMA:
@@ -23,18 +21,11 @@ class EMA:
     the weights. The averaged network is always in eval mode.
     """
 
-    def __init__(self, net: nn.Module, head: str, max_decay: float) -> None:
+    def __init__(self, net: nn.Module, max_decay: float) -> None:
         self.net = copy.deepcopy(net).requires_grad_(requires_grad=False).eval()
-        self.head, self.max_decay = head, max_decay
+        self.max_decay = max_decay
         first = next(self.net.parameters())
         self.state = TensorState(steps=torch.zeros((), dtype=first.dtype, device=first.device))
-
-    @torch.no_grad()
-    def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and logits of x: input and output of the last layer."""
-        with mixed_precision_context():
-            v, logits = features_and_logits(self.net, self.head, x)
-        return v.to(x.dtype), logits.to(x.dtype)
 
     @torch.no_grad()
     def update(self, net: nn.Module) -> None:

@@ -46,16 +46,10 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "label net not trained": {"beta": 0.0},
     "no clean loss": {"clean_weight": 0.0},
-    "full warm-up": {"warmup_share": 1.0},
-    "no EMA": {"ema": 0.0},
-    "features of the warm-up network": {"features": "warm-up"},
     "no prior": {"prior": 0.0},
     "no given label": {"given": 0.0},
     "T not deconfounded": {"matrix": "expected"},
     "no handover": {"handover": 0.0},
-    "no strong augmentation": {"consistency": 0.0},
-    "losses of the paper": {"step3": "paper"},
-    "learning rate by milestones": {"lr_schedule": "milestones"},
 }
 
 _THIRD_OF_SCHEDULE = {"epochs": 40, "warmup": 15, "lr_milestones": (13, 27)}  # of 120, 44, (40, 80)

@@ -138,6 +138,7 @@ def cifar10(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any]
     """
     return {
         "data": "cifar10",
+        "recipe": "paper",
         "method": method,
         "noise": cell,
         "split": "paper",
@@ -159,7 +160,16 @@ def cifar10n(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any
 
 def _large_data_set(data: str, net: str, **fields: Any) -> Callable[..., dict[str, Any]]:
     def make_fields(method: str, _cell: str, seed: int, **changes: Any) -> dict[str, Any]:
-        return {"data": data, "method": method, "noise": "none", "net": net, "seed": seed, **fields, **changes}
+        return {
+            "data": data,
+            "recipe": "paper",
+            "method": method,
+            "noise": "none",
+            "net": net,
+            "seed": seed,
+            **fields,
+            **changes,
+        }
 
     return make_fields
 

@@ -16,7 +16,7 @@ from metalabelnet.data import load
 from metalabelnet.errors import InputError
 from metalabelnet.noise.cifar10n import read_human_labels
 from metalabelnet.train.noise_probe import log_probabilities
-from metalabelnet.train.settings import Run, recipe
+from metalabelnet.train.settings import Run, make_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ class Resources:
         noise = str(spec.fields["noise"])
         if spec.needs_human_labels and self.human_labels is not None:
             noise = f"file:{self.human_labels / noise.removeprefix('file:')}.npy"
-        return recipe(
+        return make_run(
             **{
                 **spec.fields,
                 "noise": noise,

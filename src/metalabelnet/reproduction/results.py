@@ -30,7 +30,7 @@ from metalabelnet.data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
-from metalabelnet.train.settings import Run, make_settings, recipe
+from metalabelnet.train.settings import Run, make_run, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +46,8 @@ _Types = dict[str, type | tuple[type, ...]]
 MACHINE_FIELDS = ("data_dir", "device")
 # Not used: the data are benchmarks.
 READ_FIELDS = ("data_format", *(field.name for field in dataclasses.fields(ReadOptions)))
-# How a run was computed; `settings` and `preset` are in method_settings.
-EXECUTION_FIELDS = ("dtype", "execution", "kernels", "snapshots", "settings", "preset")
+# How a run was computed; `settings` and `recipe` are in method_settings.
+EXECUTION_FIELDS = ("dtype", "execution", "kernels", "snapshots", "settings", "recipe")
 
 SUMMARY_KEYS = (  # the part of summary.json that the settings do not contain
     "noise_rate",
@@ -122,7 +122,7 @@ def _has(mapping: Mapping[str, Any], types: _Types) -> bool:
 
 def stored_settings(spec: RunSpec, **execution: Any) -> dict[str, Any]:
     """The settings of a run as they are stored, without paths of this machine."""
-    run = recipe(**{**spec.fields, **execution, "noise": "none"})
+    run = make_run(**{**spec.fields, **execution, "noise": "none"})
     settings = {
         name: value for name, value in dataclasses.asdict(run).items() if name not in (*MACHINE_FIELDS, *READ_FIELDS)
     }

@@ -5,6 +5,6 @@ from __future__ import annotations
 from metalabelnet.errors import DivergenceError, RunStopped
 from metalabelnet.train.loop import Progress, Result, train
 from metalabelnet.train.run_folder import RunFolder
-from metalabelnet.train.settings import Run, recipe
+from metalabelnet.train.settings import Run, make_run
 
-__all__ = ["DivergenceError", "Progress", "Result", "Run", "RunFolder", "RunStopped", "recipe", "train"]
+__all__ = ["DivergenceError", "Progress", "Result", "Run", "RunFolder", "RunStopped", "make_run", "train"]

@@ -182,7 +182,7 @@ def train(
     Parameters
     ----------
     run : Run
-        The settings; see `recipe`.
+        The settings; see `make_run`.
     folder : Path or str, optional
         Run folder to write. Without it nothing is written.
     resume : bool, default False
@@ -217,8 +217,8 @@ def train(
 
     Examples
     --------
-    >>> from metalabelnet.train import recipe, train
-    >>> run = recipe("digits", method="cross-entropy", noise="uniform:0.2", epochs=1, limit=200, device="cpu")
+    >>> from metalabelnet.train import make_run, train
+    >>> run = make_run("digits", method="cross-entropy", noise="uniform:0.2", epochs=1, limit=200, device="cpu")
     >>> result = train(run)
     >>> len(result.labels.rows), sorted(result.history[0])[:3]
     (200, ['candidate', 'clean_accuracy', 'clean_loss'])
@@ -261,6 +261,7 @@ class TrainingLoop:
             seed=run.seed,
             order=run.order,
             strong_augment_from=self.method.strong_augment_from,
+            mixup=run.mixup,
         )
         # The batch is made inside the traced step, unless samples are read from disk.
         make_batch: Callable[[Any], Batch] = (
@@ -357,7 +358,7 @@ class TrainingLoop:
         metrics: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
-            "candidate": self.epoch >= self.method.candidates_from,
+            "candidate": self.epoch >= self.method.first_candidate,
             "lr": self.method.lr_at(self.epoch),
             "loss": float(self.losses.double().mean()),
             "clean_accuracy": accuracy,
@@ -387,10 +388,10 @@ class TrainingLoop:
     def is_best(self, accuracy: float, loss: float) -> bool:
         """Return whether this epoch has a higher validation accuracy than the best so far, or the same at lower loss.
 
-        Warm-up epochs are never selected. Under the paper's protocol, the classifier of some methods is trained on the
-        validation rows; then the last epoch is selected.
+        Warm-up epochs, and those before the window of the recipe, are never selected. Under the paper's protocol, the
+        classifier of some methods is trained on the validation rows; then the last epoch is selected.
         """
-        if self.epoch < self.method.candidates_from:
+        if self.epoch < self.method.first_candidate:
             return False
         if self.best is None or (self.run.protocol == "paper" and self.method.learns_from_clean):
             return True

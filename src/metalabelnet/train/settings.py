@@ -1,4 +1,4 @@
-"""The settings of a run, and the recipes: the settings for each data set."""
+"""The settings of a run, and their values for each data set and recipe."""
 
 from __future__ import annotations
 
@@ -12,30 +12,18 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from metalabelnet.data import DATASETS, PATH_KINDS, ReadOptions
-from metalabelnet.data.augment import AUGMENTATIONS
-from metalabelnet.data.batches import SAMPLE_ORDERS
 from metalabelnet.data.files import npz
 from metalabelnet.data.files.table_file import is_table_file
-from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError, unknown_name_error
-from metalabelnet.methods import METHODS, Schedule
-from metalabelnet.nets import NETS
-from metalabelnet.nets.external import EXTERNAL_FORMS, is_external
-from metalabelnet.noise import Noise
+from metalabelnet.methods import METHODS, Recipe
 from metalabelnet.run_options import (
     ALL,
-    DATA_FORMATS,
-    DATASET_DEFAULTS,
-    DTYPES,
-    EXECUTIONS,
-    KERNELS,
-    ON_ERROR,
-    PRESETS,
-    PROTOCOLS,
+    RECIPES,
     RunOptions,
+    recipe_defaults,
 )
+from metalabelnet.train.check_run import MAX_EPOCHS, check_run
 
-MAX_EPOCHS, MAX_SAMPLES, MAX_SEED = 10**6, 10**12, 2**63 - 1
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
 
 
@@ -54,8 +42,8 @@ class Run(RunOptions):
         Folder with the files of a named data set. Default: $METALABELNET_DATA, else ~/.cache/metalabelnet.
     method : str, default "metalabelnet"
         Training method, a key of `metalabelnet.methods.METHODS`.
-    preset : {"paper", "own"}, default "paper"
-        The schedule that all methods share, or the schedule and settings of the method's own paper.
+    recipe : {"modern", "paper", "own"}, default "paper"
+        Name of the recipe that the values of the training come from; see `make_run`.
     settings : mapping, optional
         Settings of the method by name. Values may be text.
     noise : str, default "none"
@@ -96,8 +84,25 @@ class Run(RunOptions):
         Number of epochs, epochs of warm-up on the given labels, and batch size.
     lr, momentum, weight_decay : float, default 0.02, 0.9, 1e-4
         Of the classifier's SGD.
+    lr_schedule : {"milestones", "cosine"}, default "milestones"
+        How the learning rate falls.
     lr_milestones : tuple of int, default (10, 20)
-        Epochs at which the learning rate drops to a tenth.
+        Epochs at which the learning rate drops to a tenth, with the schedule "milestones".
+    lr_warmup : int, default 0
+        Epochs over which the learning rate rises linearly.
+    ema : float, default 0
+        Maximum decay of the exponential moving average of the weights that predicts. 0: none.
+    strong_augment : {"none", "supervised", "consistency"}, default "none"
+        Additional loss on strongly augmented images: the method's loss, or the cross-entropy with the prediction for
+        the image itself.
+    strong_weight : float, default 1
+        Weight of that loss.
+    mixup : float, default 0
+        Parameter α of MixUp. 0: no MixUp.
+    label_smoothing : float, default 0
+        Share of the uniform distribution in the labels.
+    select_from : float, default 0
+        Fraction of the epochs after which an epoch may be selected as the result.
     order : {"shuffled", "given"}, default "shuffled"
         Order of the training samples.
     augment : str, default "none"
@@ -132,7 +137,7 @@ class Run(RunOptions):
     def __post_init__(self) -> None:
         if self.data_format == "auto":
             object.__setattr__(self, "data_format", find_data_format(self.data))
-        _check(self)
+        check_run(self)
         typed = make_settings(self.method, self.settings)  # "1e-3" and 0.001 are the same setting
         object.__setattr__(self, "settings", {name: getattr(typed, name) for name in self.settings})
 
@@ -147,10 +152,9 @@ class Run(RunOptions):
             return device.type == "cuda" and METHODS[self.method].traits.traceable
         return self.execution == "compiled"
 
-    @property
-    def schedule(self) -> Schedule:
-        """Epochs, batch size and optimizer settings."""
-        return Schedule(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Schedule)})
+    def make_recipe(self) -> Recipe:
+        """Return how the networks are trained."""
+        return Recipe(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Recipe)})
 
     @property
     def clean_size(self) -> int | None:
@@ -173,23 +177,25 @@ class Run(RunOptions):
         return make_settings(self.method, self.settings)
 
 
-def recipe(data: str, **changes: Any) -> Run:
-    """Return the run for a data set, with fields changed.
+def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
+    """Return the run for a data set with the values of a recipe, with fields changed.
 
     Parameters
     ----------
     data : str
         Name of a data set, or path of a folder, table or .npz file.
+    recipe : {"modern", "paper", "own"}, default "modern"
+        How the networks are trained. modern: one set of values for all methods and data (EMA, strong augmentation,
+        cosine annealing). paper: the paper's schedule on CIFAR and a similar one on other data. own: the schedule and
+        settings of the method's own paper.
     **changes
-        Fields of `Run`. With `preset="own"`, the settings of the method's own paper come before them. If `epochs` is
-        given, `warmup` and `lr_milestones` scale with it unless they are given, too. Where the data marks a clean set,
-        `clean` is "all" unless it is given.
+        Fields of `Run`. If `epochs` is given, `warmup` and `lr_milestones` scale with it unless they are given, too.
+        Where the data marks a clean set, `clean` is "all" unless it is given.
 
     Returns
     -------
     Run
-        CIFAR has the paper's settings: 120 epochs with learning rate 1e-2, 1e-3 from epoch 40 and 1e-4 from epoch 80,
-        44 epochs of warm-up, batch size 128, flips and crops. Other data has the defaults of `Run`.
+        The settings.
 
     Raises
     ------
@@ -198,20 +204,22 @@ def recipe(data: str, **changes: Any) -> Run:
 
     Examples
     --------
-    >>> from metalabelnet.train import recipe
-    >>> run = recipe("cifar10", noise="uniform:0.4", epochs=60)
+    >>> from metalabelnet.train import make_run
+    >>> run = make_run("cifar10", recipe="paper", noise="uniform:0.4", epochs=60)
     >>> run.warmup, run.lr_milestones, run.batch_size
     (22, (20, 40), 128)
     """
-    defaults = dict(DATASET_DEFAULTS.get(data, {}))
+    if recipe not in RECIPES:
+        raise unknown_name_error("recipe", recipe, RECIPES)
+    defaults = {**recipe_defaults(recipe, data), "recipe": recipe}
     if (
         changes.get("clean_file")
         or changes.get("clean_column")
         or (_is_npz_with_clean_set(data) and changes.get("split") != "paper")
     ):
         defaults |= {"clean": ALL}
-    if changes.get("preset") == "own" and changes.get("method", Run.method) in METHODS:
-        published = METHODS[changes.get("method", Run.method)].traits.own_preset
+    if recipe == "own" and changes.get("method", Run.method) in METHODS:
+        published = METHODS[changes.get("method", Run.method)].traits.own_recipe
         defaults |= published
         changes["settings"] = {**published.get("settings", {}), **changes.get("settings", {})}
     if 0 < changes.get("epochs", 0) <= MAX_EPOCHS:
@@ -281,94 +289,3 @@ def _convert(method: str, name: str, value: Any, types: Mapping[str, Any]) -> An
     if not math.isfinite(number) or number < 0:
         raise InputError(f"{name}={text}: give a number that is 0 or more")
     return number
-
-
-def _check(run: Run) -> None:
-    """Raise InputError for settings that cannot be run, before anything is read or written."""
-    for what, name, allowed in (
-        ("data format", run.data_format, DATA_FORMATS),
-        ("method", run.method, METHODS),
-        ("split", run.split, SPLITS),
-        ("protocol", run.protocol, PROTOCOLS),
-        ("preset", run.preset, PRESETS),
-        ("network", run.net, (run.net,) if is_external(run.net) else ("auto", *NETS, *EXTERNAL_FORMS)),
-        ("augmentation", run.augment, AUGMENTATIONS),
-        ("order", run.order, SAMPLE_ORDERS),
-        ("dtype", run.dtype, DTYPES),
-        ("execution", run.execution, EXECUTIONS),
-        ("value for kernels", run.kernels, KERNELS),
-        ("value for on-error", run.on_error, ON_ERROR),
-    ):
-        if name not in allowed:
-            raise unknown_name_error(what, name, allowed)
-    Noise.parse(run.noise)
-    _check_read_options(run)
-    if run.execution == "compiled" and not METHODS[run.method].traits.traceable:
-        raise InputError(f"execution compiled: the steps of {run.method} cannot be traced; choose from eager, auto")
-    if run.kernels == "hopper":
-        _check_hopper(run)
-    _check_numbers(run)
-
-
-def _check_hopper(run: Run) -> None:
-    """Reject runs that have no use for Hopper kernels; the engine checks the GPU."""
-    if run.dtype != "bf16":
-        raise InputError(f"kernels hopper needs dtype bf16, not {run.dtype}: choose auto or cudnn")
-    if run.execution == "eager" or not METHODS[run.method].traits.traceable:
-        raise InputError("kernels hopper needs compiled steps, and these run eagerly: choose auto or cudnn")
-
-
-def _check_read_options(run: Run) -> None:
-    """Reject options of folders and tables for other data, and pretrained weights for networks that have none."""
-    names = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
-    if run.data_format != "memory":
-        names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
-    if names and not run.is_folder_or_table:
-        name = names[0].replace("_", "-")
-        raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
-    if run.image_size is not None and not 4 <= run.image_size <= 1024:
-        raise InputError(f"image-size {run.image_size} is out of range: choose from 4 to 1024")
-    if run.memory_limit is not None and not (math.isfinite(run.memory_limit) and run.memory_limit >= 0):
-        raise InputError(f"memory-limit {run.memory_limit} is not valid: give a number of GiB that is 0 or more")
-    if run.pretrained is not None and not run.net.startswith(("timm:", "torchvision:")):
-        raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
-
-
-def _check_counts(run: Run) -> None:
-    """Check that whole numbers are in their range. The maxima prevent overflow; no real run comes near them."""
-    for name, minimum, maximum in (
-        ("epochs", 1, MAX_EPOCHS),
-        ("warmup", 0, MAX_EPOCHS),
-        ("batch_size", 2, MAX_SAMPLES),
-        ("clean_size", 1, MAX_SAMPLES),
-        ("limit", 2, MAX_SAMPLES),
-        ("unlabeled", 0, MAX_SAMPLES),
-        ("snapshots", 0, MAX_EPOCHS),
-        ("seed", 0, MAX_SEED),
-    ):
-        value = getattr(run, name)
-        option = name.removesuffix("_size") if name == "clean_size" else name.replace("_", "-")
-        if value is not None and value < minimum:
-            raise InputError(f"{option} {value} is too small: the minimum is {minimum}")
-        if value is not None and value > maximum:
-            raise InputError(f"{option} {value} is too large: the maximum is {maximum}")
-
-
-def _check_numbers(run: Run) -> None:
-    if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
-        raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
-    _check_counts(run)
-    if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format == "npz"):
-        raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
-    if any(epoch < 0 for epoch in run.lr_milestones):
-        raise InputError(f"lr-milestones {','.join(map(str, run.lr_milestones))}: give epochs that are 0 or more")
-    if METHODS[run.method].traits.has_warmup and run.warmup >= run.epochs:
-        raise InputError(
-            f"warmup {run.warmup} is too large for {run.epochs} epochs of {run.method}: the maximum is {run.epochs - 1}"
-        )
-    if not (math.isfinite(run.lr) and run.lr > 0):
-        raise InputError(f"lr {run.lr} is not a positive number")
-    if not 0 <= run.momentum < 1:
-        raise InputError(f"momentum {run.momentum} is not in [0, 1)")
-    if not (math.isfinite(run.weight_decay) and run.weight_decay >= 0):
-        raise InputError(f"weight-decay {run.weight_decay} is not a number that is 0 or more")

@@ -1,0 +1,137 @@
+"""Checks of a run's settings, before anything is read or written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from metalabelnet.data import ReadOptions
+from metalabelnet.data.augment import AUGMENTATIONS
+from metalabelnet.data.batches import SAMPLE_ORDERS
+from metalabelnet.data.splits import SPLITS
+from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.methods import METHODS
+from metalabelnet.nets import NETS
+from metalabelnet.nets.external import EXTERNAL_FORMS, is_external
+from metalabelnet.noise import Noise
+from metalabelnet.run_options import (
+    ALL,
+    DATA_FORMATS,
+    DTYPES,
+    EXECUTIONS,
+    KERNELS,
+    LR_SCHEDULES,
+    ON_ERROR,
+    PROTOCOLS,
+    RECIPES,
+    STRONG_AUGMENTATIONS,
+)
+
+if TYPE_CHECKING:
+    from metalabelnet.train.settings import Run
+
+MAX_EPOCHS, MAX_SAMPLES, MAX_SEED = 10**6, 10**12, 2**63 - 1
+
+
+def check_run(run: Run) -> None:
+    """Raise InputError for settings that cannot be run, before anything is read or written."""
+    for what, name, allowed in (
+        ("data format", run.data_format, DATA_FORMATS),
+        ("method", run.method, METHODS),
+        ("split", run.split, SPLITS),
+        ("protocol", run.protocol, PROTOCOLS),
+        ("recipe", run.recipe, RECIPES),
+        ("learning rate schedule", run.lr_schedule, LR_SCHEDULES),
+        ("strong augmentation", run.strong_augment, STRONG_AUGMENTATIONS),
+        ("network", run.net, (run.net,) if is_external(run.net) else ("auto", *NETS, *EXTERNAL_FORMS)),
+        ("augmentation", run.augment, AUGMENTATIONS),
+        ("order", run.order, SAMPLE_ORDERS),
+        ("dtype", run.dtype, DTYPES),
+        ("execution", run.execution, EXECUTIONS),
+        ("value for kernels", run.kernels, KERNELS),
+        ("value for on-error", run.on_error, ON_ERROR),
+    ):
+        if name not in allowed:
+            raise unknown_name_error(what, name, allowed)
+    Noise.parse(run.noise)
+    _check_read_options(run)
+    if run.execution == "compiled" and not METHODS[run.method].traits.traceable:
+        raise InputError(f"execution compiled: the steps of {run.method} cannot be traced; choose from eager, auto")
+    if run.kernels == "hopper":
+        _check_hopper(run)
+    _check_numbers(run)
+
+
+def _check_hopper(run: Run) -> None:
+    """Reject runs that have no use for Hopper kernels; the engine checks the GPU."""
+    if run.dtype != "bf16":
+        raise InputError(f"kernels hopper needs dtype bf16, not {run.dtype}: choose auto or cudnn")
+    if run.execution == "eager" or not METHODS[run.method].traits.traceable:
+        raise InputError("kernels hopper needs compiled steps, and these run eagerly: choose auto or cudnn")
+
+
+def _check_read_options(run: Run) -> None:
+    """Reject options of folders and tables for other data, and pretrained weights for networks that have none."""
+    names = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
+    if run.data_format != "memory":
+        names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
+    if names and not run.is_folder_or_table:
+        name = names[0].replace("_", "-")
+        raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
+    if run.image_size is not None and not 4 <= run.image_size <= 1024:
+        raise InputError(f"image-size {run.image_size} is out of range: choose from 4 to 1024")
+    if run.memory_limit is not None and not (math.isfinite(run.memory_limit) and run.memory_limit >= 0):
+        raise InputError(f"memory-limit {run.memory_limit} is not valid: give a number of GiB that is 0 or more")
+    if run.pretrained is not None and not run.net.startswith(("timm:", "torchvision:")):
+        raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
+
+
+def _check_counts(run: Run) -> None:
+    """Check that whole numbers are in their range. The maxima prevent overflow; no real run comes near them."""
+    for name, minimum, maximum in (
+        ("epochs", 1, MAX_EPOCHS),
+        ("warmup", 0, MAX_EPOCHS),
+        ("lr_warmup", 0, MAX_EPOCHS),
+        ("batch_size", 2, MAX_SAMPLES),
+        ("clean_size", 1, MAX_SAMPLES),
+        ("limit", 2, MAX_SAMPLES),
+        ("unlabeled", 0, MAX_SAMPLES),
+        ("snapshots", 0, MAX_EPOCHS),
+        ("seed", 0, MAX_SEED),
+    ):
+        value = getattr(run, name)
+        option = name.removesuffix("_size") if name == "clean_size" else name.replace("_", "-")
+        if value is not None and value < minimum:
+            raise InputError(f"{option} {value} is too small: the minimum is {minimum}")
+        if value is not None and value > maximum:
+            raise InputError(f"{option} {value} is too large: the maximum is {maximum}")
+
+
+def _check_numbers(run: Run) -> None:
+    if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
+        raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
+    _check_counts(run)
+    if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format == "npz"):
+        raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
+    if any(epoch < 0 for epoch in run.lr_milestones):
+        raise InputError(f"lr-milestones {','.join(map(str, run.lr_milestones))}: give epochs that are 0 or more")
+    if METHODS[run.method].traits.has_warmup and run.warmup >= run.epochs:
+        raise InputError(
+            f"warmup {run.warmup} is too large for {run.epochs} epochs of {run.method}: the maximum is {run.epochs - 1}"
+        )
+    _check_recipe(run)
+
+
+def _check_recipe(run: Run) -> None:
+    if not (math.isfinite(run.lr) and run.lr > 0):
+        raise InputError(f"lr {run.lr} is not a positive number")
+    if not 0 <= run.momentum < 1:
+        raise InputError(f"momentum {run.momentum} is not in [0, 1)")
+    for name in ("weight_decay", "strong_weight", "mixup"):
+        value = getattr(run, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name.replace('_', '-')} {value} is not a number that is 0 or more")
+    for name in ("ema", "label_smoothing", "select_from"):
+        if not 0 <= getattr(run, name) < 1:
+            raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is not in [0, 1)")
