@@ -18,6 +18,7 @@ DTYPES = ("float32", "float64", "bf16")
 EXECUTIONS = ("auto", "eager", "compiled")
 KERNELS = ("auto", "cudnn", "hopper")
 ON_ERROR = ("stop", "skip")
+CLEAN_GIVEN = ("keep", "drop")
 ALL = "all"  # `--clean all`: all samples that are marked as clean
 DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "memory")
 HUB = "hub"  # `--pretrained` without a file: download the weights
@@ -106,6 +107,9 @@ class RunOptions:
     clean_file: str | None = _option(
         None,
         "same as --clean FILE: a table of ids (for arrays: row numbers from 0) and labels, or a folder of images",
+    )
+    clean_given: str = _option(
+        "keep", "given labels of the clean samples, which show the noise: keep (where they have one), drop"
     )
     clean_column: str | None = _option(None, "column that marks the rows of the clean set")
     true_label: str | None = _option(None, "column of true labels, where known (default: detected)")

@@ -47,8 +47,10 @@ def test_noise_rate_is_exact(kind: str, rate: float, tmp_path: Path) -> None:
     file = write_npz(tmp_path / "more.npz", x_train=x, y_train=y)
     problem = prepare(tiny_run(file, noise=f"{kind}:{rate}", unlabeled=0))
     assert len(problem.train) == 300
-    assert problem.noise_rate == pytest.approx(rate, abs=1e-12)
-    assert len(flipped_labels(problem.train)) == round(300 * rate)
+    noisy = (problem.train, problem.clean, problem.validation)
+    flips = sum(len(flipped_labels(rows)) for rows in noisy)
+    assert flips == int(318 * rate + 1e-9) if kind == "uniform" else abs(flips - 318 * rate) <= 3  # 3 classes
+    assert problem.noise_rate == pytest.approx(len(flipped_labels(problem.train)) / 300)
 
 
 def test_problem_does_not_depend_on_method(data: Path) -> None:
@@ -99,15 +101,24 @@ def test_clean_rows_have_true_labels(data: Path) -> None:
 
 
 class TestGivenLabelsOfCleanRows:
-    """Where noise comes with the data, clean rows keep their given label, which shows the noise rate."""
+    """Clean rows drawn out of the noisy ones keep their given label, which shows the noise rate."""
 
     true_label = table_samples(80, seed=0)[1]
     noisy = (true_label + (np.arange(80) % 4 == 0)) % 3
 
-    def test_generated_noise_is_for_training_rows_only(self, data: Path) -> None:
+    def test_generated_noise_is_added_before_clean_rows_are_drawn(self, data: Path) -> None:
         for noise in ("uniform:0.4", "class:0.4"):
             problem = prepare(tiny_run(data, noise=noise))
-            assert set(problem.clean.given.tolist()) == set(problem.validation.given.tolist()) == {UNLABELED}
+            given = torch.cat([problem.clean.given, problem.validation.given])
+            assert (given != UNLABELED).all()
+            assert (given != torch.cat([problem.clean.true, problem.validation.true])).any()
+            dropped = prepare(tiny_run(data, noise=noise, clean_given="drop"))
+            assert set(dropped.clean.given.tolist()) == set(dropped.validation.given.tolist()) == {UNLABELED}
+            assert torch.equal(dropped.train.given, problem.train.given)
+
+    def test_split_paper_has_none(self, data: Path) -> None:
+        problem = prepare(tiny_run(data, noise="uniform:0.4", split="paper", clean=12))
+        assert set(problem.clean.given.tolist()) == {UNLABELED}
 
     def test_labels_of_the_data_stay(self, tmp_path: Path) -> None:
         file = write_npz(tmp_path / "noisy.npz", y_train=self.noisy, true_train=self.true_label)
@@ -200,9 +211,9 @@ def test_feature_noise_by_the_probe(rate: float, probe: dict[str, Any], monkeypa
     """The rate is exact, and no class receives most flips, as truck does in the published array."""
     monkeypatch.setattr(prepare_module, "log_probabilities", probe["probe_once"])
     problem = prepare(make_run("digits", recipe="paper", noise=f"feature:{rate}", clean=100, device="cpu"))
-    n = len(problem.train)
-    assert n == 1197
-    assert problem.noise_rate == pytest.approx(int(n * rate + 1e-9) / n, abs=1e-12)
+    noisy = (problem.train, problem.clean, problem.validation)
+    assert [len(rows) for rows in noisy] == [1197, 80, 20]
+    assert sum(len(flipped_labels(rows)) for rows in noisy) == int(1297 * rate + 1e-9)
     received = torch.bincount(flipped_labels(problem.train), minlength=10)
     assert int(received.max()) <= received.sum() / 3
     assert int((received > 0).sum()) == 10
@@ -284,9 +295,10 @@ def test_noise_probabilities_are_looked_up_by_index(data: Path, tmp_path: Path) 
     p[np.arange(20), (true_label[:20] + 2) % 3] = 0.9
     np.save(tmp_path / "p.npy", p)
     run = tiny_run(data, noise="feature:0.1", noise_probs=str(tmp_path / "p.npy"), unlabeled=0)
-    train = prepare(run).train
+    problem = prepare(run)
+    train = problem.train.concat(problem.clean).concat(problem.validation)
     wrong = train.given != train.true
-    assert int(wrong.sum()) == 6
+    assert int(wrong.sum()) == 8
     assert (train.index[wrong] < 20).all()
     assert torch.equal(train.given[wrong], (train.true[wrong] + 2) % 3)
 

@@ -44,7 +44,7 @@ METAVARS = {  # placeholders of text options; the others have NAME
     "test": "PATH",
 }
 OPTION_GROUPS = {
-    "data": ("data_dir", "noise", "noise_probs", "clean", "clean_file", "limit", "unlabeled", "split"),
+    "data": ("data_dir", "noise", "noise_probs", "clean", "clean_file", "clean_given", "limit", "unlabeled", "split"),
     "your own folder of images or table": (
         *("label", "image", "text", "features", "id", "clean_column", "true_label", "test"),
         *("image_size", "encoder", "on_error", "memory_limit"),

@@ -17,6 +17,7 @@ from metalabelnet.nets.external import EXTERNAL_FORMS, is_external
 from metalabelnet.noise import Noise
 from metalabelnet.run_options import (
     ALL,
+    CLEAN_GIVEN,
     DATA_FORMATS,
     DTYPES,
     EXECUTIONS,
@@ -41,6 +42,7 @@ def check_run(run: Run) -> None:
         ("method", run.method, METHODS),
         ("split", run.split, SPLITS),
         ("protocol", run.protocol, PROTOCOLS),
+        ("value for clean-given", run.clean_given, CLEAN_GIVEN),
         ("recipe", run.recipe, RECIPES),
         ("learning rate schedule", run.lr_schedule, LR_SCHEDULES),
         ("strong augmentation", run.strong_augment, STRONG_AUGMENTATIONS),

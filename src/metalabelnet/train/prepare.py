@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, ProgressCallback, Rows, load
@@ -21,8 +22,6 @@ from metalabelnet.train.noise_probe import log_probabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import Tensor
 
     from metalabelnet.data import DataSet
     from metalabelnet.data.read_cache import ReadCache
@@ -85,11 +84,17 @@ def prepare(
         raise InputError(f"augmentation {run.augment!r} is for images, and {run.data} has none: choose none")
     split = SPLITS[run.split](data, run.clean_size, generator(run.seed, "split"))
     train = limit_rows(split.train, run.limit, generator(run.seed, "limit"))
-    probe = partial(_probe, run, data, train, on_samples=on_samples, stop=stop)
-    train = train.with_given_labels(_noisy_labels(run, data, train, read_cache, probe))
+    noisy = train.concat(split.clean) if _draws_clean_from_noisy(run, data, train) else train
+    probe = partial(_probe, run, data, noisy, on_samples=on_samples, stop=stop)
+    labels = _noisy_labels(run, data, noisy, read_cache, probe)
+    train = train.with_given_labels(labels[: len(train)])
     train = remove_labels(train, run.unlabeled, generator(run.seed, "unlabeled"))
     check_labeled(train)
-    clean_set = split.clean.with_given_labels(_given_labels_of_clean(run, data, split.clean)).to(device)
+    with_clean = len(labels) > len(train)
+    clean_labels = labels[len(train) :] if with_clean else _given_labels_of_clean(run, data, split.clean)
+    if run.clean_given == "drop":
+        clean_labels = torch.full_like(clean_labels, UNLABELED)
+    clean_set = split.clean.with_given_labels(clean_labels).to(device)
     clean, validation = clean_set, clean_set
     if run.protocol == "default":
         clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))
@@ -167,21 +172,17 @@ def _probe(run: Run, data: DataSet, train: Rows, **callbacks: Any) -> Tensor:
     return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **callbacks)
 
 
-def _given_labels_of_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
-    """Return the given label of each clean row, or −1. With it, clean rows show how many given labels are wrong.
+def _draws_clean_from_noisy(run: Run, data: DataSet, train: Rows) -> bool:
+    """Return whether noise is added to all rows before the clean set is drawn, so that clean rows keep a given label.
 
-    Labels that come with the data or from a noise file exist for all rows. Generated noise is added to training rows
-    only.
+    Samples on disk are an exception: they are not concatenated.
     """
-    noise = Noise.parse(run.noise)
-    has_given_labels = run.is_folder_or_table or data.clean_labels is not None
-    if has_given_labels and data.clean is not None and noise.kind == "none":
+    return data.clean is None and run.split == "general" and isinstance(train.x, Tensor)
+
+
+def _given_labels_of_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
+    """Return the given label of each clean row, or −1. With it, clean rows show how many given labels are wrong."""
+    has_given_labels = run.is_folder_or_table or data.clean_labels is not None or data.clean is None
+    if has_given_labels and run.split == "general" and Noise.parse(run.noise).kind == "none":
         return clean_set.given
-    if data.clean is None and run.split == "general":
-        if noise.kind == "none":
-            return clean_set.given
-        if noise.kind == "file":
-            return corrupt(
-                noise, clean_set.true, clean_set.classes, generator(run.seed, "noise"), index=clean_set.index
-            )
     return torch.full_like(clean_set.given, UNLABELED)

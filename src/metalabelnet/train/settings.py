@@ -54,6 +54,8 @@ class Run(RunOptions):
         Size of the clean set, or all samples that are marked as clean.
     clean_file : str, optional
         Table of ids and labels, or folder of images, that lists the clean set.
+    clean_given : {"keep", "drop"}, default "keep"
+        Whether clean samples keep their given label, which shows the noise.
     clean_column, true_label, label, image, text, features, id : str, optional
         Column names of a table. Default: detected.
     test : str, optional
