@@ -7,8 +7,10 @@ from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.methods.fine_tune import FineTune
+from metalabelnet.methods.fixmatch import FixMatch
 from metalabelnet.methods.forward import Forward
 from metalabelnet.methods.gce import GCE
+from metalabelnet.methods.glc import GLC
 from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
@@ -26,6 +28,8 @@ METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,
     "clean-only": CleanOnly,
     "fine-tune": FineTune,
+    "fixmatch": FixMatch,
+    "glc": GLC,
     "metalabelnet": MetaLabelNet,
     "metalabelnet-plus": MetaLabelNetPlus,
     "sce": SCE,

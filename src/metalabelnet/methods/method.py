@@ -212,8 +212,12 @@ class Method(ABC):
 
     @property
     def first_candidate(self) -> int:
-        """The first epoch that may be selected as the result: the later one of the method's and the recipe's."""
-        return max(self.candidates_from, int(self.task.recipe.select_from * self.epochs))
+        """The first epoch that may be selected as the result: the later one of the method's and the recipe's.
+
+        The window of the recipe counts from the stage that gives the result.
+        """
+        recipe = self.task.recipe
+        return max(self.candidates_from, self.epochs - recipe.epochs + int(recipe.select_from * recipe.epochs))
 
     def average_weights(self, name: str, net: nn.Module) -> None:
         """Keep an EMA of a network from now on, if the recipe has one. A new network of the same name replaces it."""
