@@ -48,12 +48,11 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
 MODERN: dict[str, Any] = {
     "lr": 0.05,
     "lr_schedule": "cosine",
-    "weight_decay": 5e-4,
+    "weight_decay": 2e-3,
     "ema": 0.999,
     "strong_augment": "supervised",
-    "select_from": 2 / 3,
 }
-MODERN_WARMUP = 1 / 8  # of the epochs
+MODERN_WARMUP = 3 / 8  # of the epochs
 # The recipe `paper`: that of the paper on CIFAR; where the paper has no such data, the defaults of `RunOptions`.
 PAPER: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"lr": 1e-2},
