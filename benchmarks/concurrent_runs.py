@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from metalabelnet.launch.concurrent_runs import train_concurrently
 from metalabelnet.launch.process_pool import Job
 from metalabelnet.train import settings
-from metalabelnet.train.run_folder import commit, versions
+from metalabelnet.train.versions import commit, versions
 
 if TYPE_CHECKING:
     from metalabelnet.train.loop import Progress

@@ -29,7 +29,7 @@ from images import KINDS, draw
 from metalabelnet.labels.metrics import average_precision, predict_logits
 from metalabelnet.train import make_run, train
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.run_folder import commit, versions
+from metalabelnet.train.versions import commit, versions
 
 loo_refit = importlib.import_module("metalabelnet.labels.loo_refit")
 

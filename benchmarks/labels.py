@@ -43,7 +43,7 @@ from metalabelnet.seeds import generator
 from metalabelnet.train import settings
 from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.run_folder import commit, versions
+from metalabelnet.train.versions import commit, versions
 
 if TYPE_CHECKING:
     from metalabelnet.train.settings import Run

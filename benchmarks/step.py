@@ -34,8 +34,8 @@ from metalabelnet.data.rows import make_rows
 from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark
 from metalabelnet.run_options import KERNELS
 from metalabelnet.train.build_method import build_method
-from metalabelnet.train.run_folder import commit, versions
 from metalabelnet.train.settings import Run
+from metalabelnet.train.versions import commit, versions
 
 MEMORY_OF_IMPORTS = peak_memory_mib()
 MAX_AUGMENTED_SIZE = 64  # larger images are not cropped

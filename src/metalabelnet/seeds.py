@@ -7,8 +7,10 @@ the same numbers in an uninterrupted run and in a resumed one.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def stream_seed(seed: int, *name: str | int) -> int:
@@ -28,4 +30,6 @@ def stream_seed(seed: int, *name: str | int) -> int:
 
 def generator(seed: int, *name: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator at the start of a named stream."""
+    import torch  # here, because it takes seconds, and commands that draw nothing do without it
+
     return torch.Generator(device=device).manual_seed(stream_seed(seed, *name))

@@ -30,6 +30,7 @@ from metalabelnet.data.encoders import encoder_from_json, images
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
+from metalabelnet.input_files.image_files import FORMATS, read_header
 from metalabelnet.nets.external import read_weights
 from metalabelnet.noise.cifar10n import read_human_labels
 from metalabelnet.noise.feature_dependent import read_probabilities
@@ -141,7 +142,7 @@ FOREIGN_FORMATS = {
 def test_foreign_format_is_named_with_the_allowed_ones(name: str, tmp_path: Path) -> None:
     file = tmp_path / "x.png"
     file.write_bytes(FOREIGN_FORMATS[name])
-    for call in (images.read_header, lambda path: images.decode(path, (3, 8, 8)), thumbnail_from_file):
+    for call in (read_header, lambda path: images.decode(path, (3, 8, 8)), thumbnail_from_file):
         message = message_of(call, file)
         assert message.startswith(f"is in the format {name}; convert it to one of JPEG, ")
         assert "PNG" in message
@@ -168,7 +169,7 @@ def test_allowed_formats_are_decided_by_content(kind: str, tmp_path: Path) -> No
     Image.new("RGB", (9, 9), (200, 200, 200)).save(tmp_path / "x.dat", kind)
     (tmp_path / "x.dat").rename(tmp_path / "x.png")
     assert (images.decode(tmp_path / "x.png", (3, 8, 8)).float() - 200).abs().max() <= 3
-    assert kind in images.FORMATS
+    assert kind in FORMATS
 
 
 def test_only_the_first_frame_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,7 @@ def test_only_the_first_frame_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     for plugin in (GifImagePlugin.GifImageFile, TiffImagePlugin.TiffImageFile):
         monkeypatch.setattr(plugin, "seek", lambda _self, frame: seen.append(frame))
     for kind in ("GIF", "TIFF", "WEBP", "PNG"):
-        images.read_header(tmp_path / kind)
+        read_header(tmp_path / kind)
         assert (images.decode(tmp_path / kind, (1, 8, 8)) == 7).all()
         thumbnail_from_file(tmp_path / kind)
     assert set(seen) <= {0}
@@ -244,7 +245,7 @@ FIFO_READERS = {
     "weights.safetensors": read_weights,
     "CIFAR-10_human.pt": read_human_labels,
     "x.png": lambda path: images.decode(path, (3, 8, 8)),
-    "header.png": images.read_header,
+    "header.png": read_header,
     "thumbnail.png": thumbnail_from_file,
     "train-images-idx3-ubyte": lambda path: fashion_mnist.read_idx(path, axes=3),
 }

@@ -15,6 +15,7 @@ from PIL import Image
 from metalabelnet.data import DataSet, ReadOptions, load
 from metalabelnet.data.encoders import images
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import open_image, read_header
 
 
 def decode(path: Path, channels: int = 3, size: int = 8) -> np.ndarray:
@@ -167,7 +168,7 @@ def test_decompression_bomb_takes_no_memory(folder: Path, bomb_file: Path) -> No
     with pytest.raises(InputError, match=r"bomb\.png has 300,017,041 pixels"):
         read(folder)
     assert len(read(folder, on_error="skip").train) == 8
-    with pytest.raises(InputError, match="300,017,041 pixels"), images.open_image(path):
+    with pytest.raises(InputError, match="300,017,041 pixels"), open_image(path):
         pass
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB; the decoded image takes 300,000
 
@@ -175,7 +176,7 @@ def test_decompression_bomb_takes_no_memory(folder: Path, bomb_file: Path) -> No
 def test_images_between_pillows_warning_and_error_limits(tmp_path: Path) -> None:
     """Pillow only warns about these."""
     with pytest.raises(InputError, match=r"100,000,000 pixels|10000×10000 pixels"):
-        list(map(_raise, images.map_in_threads(images.read_header, [bomb(tmp_path / "x.png", 10_000)])))
+        list(map(_raise, images.map_in_threads(read_header, [bomb(tmp_path / "x.png", 10_000)])))
 
 
 def _raise(result: object) -> None:

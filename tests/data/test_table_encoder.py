@@ -2,8 +2,8 @@
 
 import pytest
 
-from metalabelnet.data.encoders import tables
-from metalabelnet.data.encoders.tables import COMMA, PLAIN, POINT, TableEncoder, number_format, parse_number
+from metalabelnet.data.cells import COMMA, PLAIN, POINT, is_identifier, number_format, parse_number
+from metalabelnet.data.encoders.tables import TableEncoder
 from metalabelnet.errors import InputError
 
 
@@ -67,7 +67,7 @@ def test_number_format_is_stored() -> None:
 def test_mistyped_number_is_an_error_of_its_row_only() -> None:
     cells = [[f"{k}.25"] for k in range(60)]
     mistyped = [*cells[:30], ["12.x"], *cells[30:]]
-    assert not tables.is_identifier([cell for (cell,) in mistyped])
+    assert not is_identifier([cell for (cell,) in mistyped])
     table = TableEncoder.fit(["v"], mistyped)
     assert table.column_configs[0]["mean"] == pytest.approx(29.75)
     assert encode(table, "12.x", "29.75") == ["has '12.x' in the numeric column 'v'", [0.0]]
@@ -81,7 +81,7 @@ def test_few_distinct_values_with_a_word_are_a_category() -> None:
 
 def test_identifiers_are_not_numeric() -> None:
     names = [f"Ticket {k}" if k % 4 == 0 else str(1000 + k) for k in range(80)]
-    assert tables.is_identifier(names)
+    assert is_identifier(names)
     with pytest.raises(InputError, match="column 'ticket' has 80 different texts in 80 rows"):
         TableEncoder.fit(["ticket"], [[name] for name in names])
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from metalabelnet.data.files import table_file
+from metalabelnet.data.files.list_data import ReadOptions
 from metalabelnet.data.files.listing import Columns, find_columns, from_table
-from metalabelnet.data.files.reader import ReadOptions, read
+from metalabelnet.data.files.reader import read
 from metalabelnet.errors import InputError
 
 WIDE = 4000

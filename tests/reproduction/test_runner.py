@@ -18,7 +18,7 @@ from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.runner import Runner
 from metalabelnet.reproduction.selection import Selection, run_specs
 from metalabelnet.train import RunFolder, RunStopped
-from metalabelnet.train.run_folder import versions
+from metalabelnet.train.versions import versions
 from sample_results import result_line
 
 SMOKE = Selection(smoke=True, cells=("uniform:0.4",), methods=("cross-entropy", "clean-only", "fine-tune"))
@@ -400,7 +400,7 @@ def test_runs_without_their_noise_file_are_skipped(tmp_path: Path) -> None:
 
 
 def test_commit_can_be_passed_without_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metalabelnet.train.run_folder.commit", lambda: None)
+    monkeypatch.setattr("metalabelnet.train.versions.commit", lambda: None)
     harness = RunnerHarness(tmp_path)
     harness.runner.resources = Resources(device="cpu", commit="0123abc")
     harness.run(three_specs()[:1])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.data.benchmarks.download import ProgressCallback
-    from metalabelnet.data.files.reader import ReadOptions
+    from metalabelnet.data.files.list_data import ReadOptions
 
 MAX_PICKLED_BYTES = 16 * MIB  # of samples that are copied to another process without a file
 

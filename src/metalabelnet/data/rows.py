@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data.disk_tensor import DiskTensor, Samples
+from metalabelnet.data.unlabeled import UNLABELED as UNLABELED
+from metalabelnet.data.unlabeled import UNLABELED_NAMES as UNLABELED_NAMES
 from metalabelnet.errors import InputError
 
-UNLABELED = -1
-UNLABELED_NAMES = ("", "-1")  # "no label" where labels are strings
 MAX_ABS_VALUE = 2e18  # of a feature: squares are summed over a batch in float32, which overflows at 3e38
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.disk_tensor import chunk_size
-from metalabelnet.data.encoders import ImageEncoder, encoder_from_json, images
+from metalabelnet.data.encoders import ImageEncoder, encoder_from_json
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.errors import InputError
 from metalabelnet.inference.load import calibrated_probabilities, load_method
+from metalabelnet.input_files.image_files import SUFFIXES, is_image
 from metalabelnet.labels.label_table import probability_cells, probability_columns
 from metalabelnet.train.run_folder import RunFolder
 
@@ -233,9 +234,9 @@ class Predictor:
         if kind == "image" and source.is_dir():
             files = listing.image_files(source, on_listed)
             if not files:
-                raise InputError(f"{source}: no images found (*{', *'.join(images.SUFFIXES)})")
+                raise InputError(f"{source}: no images found (*{', *'.join(SUFFIXES)})")
             return len(files), ((file.relative_to(source).as_posix(), file) for file in files)
-        if kind == "image" and images.is_image(source):
+        if kind == "image" and is_image(source):
             return 1, [(source.name, source)]
         if table_file.is_table_file(source) and self.encoder is not None:
             return 0, self._find_rows(source, options, self.encoder)

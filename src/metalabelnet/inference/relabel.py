@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.data import load
+from metalabelnet.data.files.list_data import is_folder_or_table
 from metalabelnet.data.files.listing import shorten_list
-from metalabelnet.data.files.reader import is_folder_or_table
 from metalabelnet.errors import InputError
 from metalabelnet.inference.load import calibrated_probabilities, load_method
 from metalabelnet.inference.predict import NEEDS_TABLE

@@ -25,9 +25,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from metalabelnet.data.encoders.images import is_image
 from metalabelnet.data.files.spreadsheet import escape_formula
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import is_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,9 +16,10 @@ from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch import worker
 from metalabelnet.nets.external import user_code_errors
+from metalabelnet.train.folder_lock import RunBusyError
 from metalabelnet.train.loop import Progress, train
 from metalabelnet.train.prepare import read_data
-from metalabelnet.train.run_folder import RunBusyError, RunFolder
+from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

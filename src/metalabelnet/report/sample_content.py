@@ -14,9 +14,9 @@ import torch
 from metalabelnet.data import DATASETS, data_folder, load
 from metalabelnet.data.benchmarks import cifar
 from metalabelnet.data.encoders import images
-from metalabelnet.data.encoders.images import describe_error
 from metalabelnet.data.files import listing, table_file
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import describe_error
 from metalabelnet.report import thumbnails
 
 if TYPE_CHECKING:

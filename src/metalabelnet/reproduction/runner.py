@@ -21,8 +21,10 @@ from metalabelnet.launch.process_pool import Job, Outcome, train_all
 from metalabelnet.reproduction.results import Results, make_result_line, result_line_from_folder, spec_key
 from metalabelnet.reproduction.runtime_estimate import RuntimeEstimator
 from metalabelnet.reproduction.step_losses import losses_along_step
+from metalabelnet.train.folder_lock import RunBusyError
 from metalabelnet.train.prepare import read_data
-from metalabelnet.train.run_folder import RunBusyError, RunFolder, versions
+from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,13 +13,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from metalabelnet.data.encoders import images
-from metalabelnet.data.encoders.images import describe_error
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import describe_error
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from metalabelnet.data import Rows
 
 MAX_CELLS = 60
@@ -40,6 +39,7 @@ class SampleDisplay:
     kind: str  # image, text, table
     items: Items
     columns: tuple[str, ...] = field(default=())
+    are_tensors: bool = False
 
     def image(self, position: int, size: str) -> tuple[bytes, str]:
         """The encoded image and its media type.
@@ -51,15 +51,15 @@ class SampleDisplay:
         """
         from PIL import Image
 
+        from metalabelnet.data.encoders import images
+
         item, side = self.items[position], MAX_SIDE_PIXELS[size]
-        if isinstance(item, torch.Tensor):
+        if self.are_tensors:
             pixels = item.permute(1, 2, 0) if len(item) > 1 else item[0]
             return _encode(Image.fromarray(pixels.contiguous().numpy()), "PNG")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # Pillow warns about odd files; decode() rejects images that are too large
+                warnings.simplefilter("ignore")  # about odd files; decode() rejects images that are too large
                 pixels = images.decode_to_fit(item, side)
         except Exception as error:  # Pillow raises many exception types, even SyntaxError
             raise InputError(describe_error(error)) from error
@@ -74,7 +74,7 @@ class SampleDisplay:
     def cells(self, position: int) -> list[tuple[str, str]]:
         """The column names and cells of a sample."""
         item = self.items[position]
-        values = [f"{value:.6g}" for value in item.tolist()] if isinstance(item, torch.Tensor) else list(item)
+        values = [f"{value:.6g}" for value in item.tolist()] if self.are_tensors else list(item)
         names = self.columns or tuple(f"column {k}" for k in range(len(values)))
         return list(zip(names, values, strict=True))[:MAX_CELLS]
 
@@ -82,13 +82,13 @@ class SampleDisplay:
         """A hash of the content of the first rows."""
         digest = hashlib.blake2b(digest_size=16)
         for item in (self.items[position] for position in range(count)):
-            digest.update(item.numpy().tobytes() if isinstance(item, torch.Tensor) else json.dumps(item).encode())
+            digest.update(item.numpy().tobytes() if self.are_tensors else json.dumps(item).encode())
         return digest.hexdigest()
 
 
 def display_rows(rows: Rows) -> SampleDisplay:
     """The display of rows that are tensors."""
-    return SampleDisplay(kind="image" if rows.is_image else "table", items=_TensorItems(rows.x))
+    return SampleDisplay(kind="image" if rows.is_image else "table", items=_TensorItems(rows.x), are_tensors=True)
 
 
 class _TensorItems:
@@ -97,8 +97,8 @@ class _TensorItems:
     def __init__(self, x: Any) -> None:
         self.x = x
 
-    def __getitem__(self, position: int) -> torch.Tensor:
-        sample: torch.Tensor = self.x[position : position + 1][0]
+    def __getitem__(self, position: int) -> Tensor:
+        sample: Tensor = self.x[position : position + 1][0]
         return sample
 
 

@@ -1,4 +1,7 @@
-"""The samples to review with their labels and predictions: from a finished run, or from data alone."""
+"""The samples to review with their labels and predictions: from a finished run, or from data alone.
+
+PyTorch is imported only for data that is arrays: it takes longer than exporting the labels of 100,000 samples.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.data import DATASETS, UNLABELED, load
+from metalabelnet.data.files.list_data import ListedData, ReadOptions, is_folder_or_table, list_data
 from metalabelnet.data.files.listing import class_names
-from metalabelnet.data.files.reader import ListedData, ReadOptions, is_folder_or_table, list_data
-from metalabelnet.data.splits import SPLITS
+from metalabelnet.data.unlabeled import UNLABELED
 from metalabelnet.errors import InputError
 from metalabelnet.review.informativeness import DEFAULT_MEASURE
 from metalabelnet.review.run_label_table import DAMAGED_HINT, RunLabelTable
 from metalabelnet.review.sample_display import SampleDisplay, display_rows
+from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
 from metalabelnet.seeds import generator, stream_seed
-from metalabelnet.train import Run, RunFolder
+from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from metalabelnet.data import ProgressCallback
     from metalabelnet.data.files.clean_set import CleanSample
+    from metalabelnet.train.settings import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +146,12 @@ _MOVABLE = {"data": "data", "clean": "clean set"}
 
 
 def open_source(
-    path: str, read_options: ReadOptions, *, data: str | None = None, clean: str | None = None
+    path: str,
+    read_options: ReadOptions,
+    *,
+    data: str | None = None,
+    clean: str | None = None,
+    on_samples: ProgressCallback | None = None,
 ) -> ReviewSource:
     """Open a run folder, a data set by name, or data at a path.
 
@@ -153,6 +163,8 @@ def open_source(
         How to read data without a run.
     data, clean : str, optional
         New paths of the data and the clean set of a run, if they were moved.
+    on_samples : callable, optional
+        Called with (what, samples done, samples in all; 0: unknown) while samples are listed.
 
     Raises
     ------
@@ -164,36 +176,41 @@ def open_source(
     if (Path(path) / "run.json").is_file():
         if unused:
             raise InputError(f"{unused} is for data, but {path} is a run, which reads its data as in training: omit it")
-        return _from_run(Path(path), moved)
+        return _from_run(Path(path), moved, on_samples)
     for name in moved:
         raise InputError(
             f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: omit it"
         )
-    if path not in DATASETS and is_folder_or_table(Path(path)):
-        return _from_files(path, read_options, None, None)
-    if unused and (path in DATASETS or Path(path).exists()):
+    if _is_folder_or_table(path):
+        return _from_files(path, read_options, None, None, on_samples)
+    if unused and (path in DATASET_DEFAULTS or Path(path).exists()):
         raise InputError(f"{unused} is for a folder or a table, and {path} is neither: omit it")
     return _from_arrays(path, None, None)
 
 
-def _from_run(folder: Path, moved: Mapping[str, str]) -> ReviewSource:
+def _is_folder_or_table(data: str) -> bool:
+    return data not in DATASET_DEFAULTS and is_folder_or_table(Path(data))
+
+
+def _from_run(folder: Path, moved: Mapping[str, str], on_samples: ProgressCallback | None) -> ReviewSource:
     files = RunFolder(folder)
     files.summary()  # raises an error if the run is not finished
     if files.has("labels.csv"):
         files.open("labels.csv").close()  # raises an error if the file has changed
-    run = files.run(**{"clean_file" if name == "clean" else name: new_path for name, new_path in moved.items()})
-    if run.data_format == "memory":
+    changes = {"clean_file" if name == "clean" else name: new_path for name, new_path in moved.items()}
+    run = files.options(**changes)
+    if run.data_format == "memory" and "data" not in moved:
         raise InputError(f"{folder} was trained on data in memory, which cannot be shown: train on a file instead")
-    if run.data not in DATASETS and "data" not in moved and not Path(run.data).exists():
+    if run.data not in DATASET_DEFAULTS and "data" not in moved and not Path(run.data).exists():
         raise InputError(f"{run.data}, the data of {folder}, does not exist: pass its new path with --data PATH")
     if run.clean_file is not None and not Path(run.clean_file).exists():
         raise InputError(
             f"{run.clean_file}, the clean set of {folder}, does not exist: pass its new path with --clean PATH"
         )
-    if run.is_folder_or_table:
-        source = _from_files(run.data, run.read_options(), folder, run)
+    if _is_folder_or_table(run.data) if "data" in moved else run.data_format in ("folder", "table"):
+        source = _from_files(run.data, ReadOptions.of_run(run), folder, run, on_samples)
     else:
-        source = _from_arrays(run.data, folder, run)
+        source = _from_arrays(run.data, folder, files.run(**changes))
     arguments = (str(folder), *(word for name, new_path in moved.items() for word in (f"--{name}", new_path)))
     return dataclasses.replace(source, review_arguments=arguments, notes=(*source.notes, *_label_table(source).notes()))
 
@@ -211,8 +228,14 @@ def _label_table(source: ReviewSource) -> RunLabelTable:
     )
 
 
-def _from_files(path: str, read_options: ReadOptions, folder: Path | None, run: Run | None) -> ReviewSource:
-    listed = list_data(Path(path), read_options)
+def _from_files(
+    path: str,
+    read_options: ReadOptions,
+    folder: Path | None,
+    run: RunOptions | None,
+    on_samples: ProgressCallback | None,
+) -> ReviewSource:
+    listed = list_data(Path(path), read_options, on_samples)
     rows = listed.rows
     if folder is None:
         classes = class_names(rows, [one.label for one in listed.clean], None)
@@ -280,6 +303,9 @@ def _duplicate_id_notes(ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSource:
+    from metalabelnet.data import load
+    from metalabelnet.data.splits import SPLITS
+
     data_dir = Path(run.data_dir) if run is not None and run.data_dir else None
     data = load(name, data_dir, read_options=None if run is None else run.read_options())
     splits: dict[int, str] = {}
@@ -320,10 +346,10 @@ def _read_arguments(read_options: ReadOptions) -> tuple[str, ...]:
     return tuple(word for name, value in values if value is not None for word in (f"--{name}", str(value)))
 
 
-def _run_arguments(run: Run | None) -> tuple[str, ...]:
+def _run_arguments(run: RunOptions | None) -> tuple[str, ...]:
     """The settings of a run that determine its rows and noise, as command line arguments, if not the default."""
     names = ("data_dir", "noise", "noise_probs", "limit", "unlabeled", "seed")
-    defaults = {f.name: f.default for f in dataclasses.fields(Run)}
+    defaults = {f.name: f.default for f in dataclasses.fields(RunOptions)}
     values = [] if run is None else [(name.replace("_", "-"), getattr(run, name), defaults[name]) for name in names]
     return tuple(word for name, value, default in values if value != default for word in (f"--{name}", str(value)))
 

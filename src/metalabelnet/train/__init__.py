@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from metalabelnet.errors import DivergenceError, RunStopped
-from metalabelnet.train.loop import Progress, Result, train
-from metalabelnet.train.run_folder import RunFolder
-from metalabelnet.train.settings import Run, make_run
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metalabelnet.errors import DivergenceError, RunStopped
+    from metalabelnet.train.loop import Progress, Result, train
+    from metalabelnet.train.run_folder import RunFolder
+    from metalabelnet.train.settings import Run, make_run
 
 __all__ = ["DivergenceError", "Progress", "Result", "Run", "RunFolder", "RunStopped", "make_run", "train"]
+
+_MODULES = {
+    **dict.fromkeys(("DivergenceError", "RunStopped"), "metalabelnet.errors"),
+    **dict.fromkeys(("Progress", "Result", "train"), "metalabelnet.train.loop"),
+    **dict.fromkeys(("Run", "make_run"), "metalabelnet.train.settings"),
+    "RunFolder": "metalabelnet.train.run_folder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: reading a run folder needs no PyTorch, which takes seconds to import."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'metalabelnet.train' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

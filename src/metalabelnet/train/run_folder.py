@@ -13,43 +13,38 @@ encoder.json       configuration of the encoder that turned samples into tensors
 digests.json       SHA-256 of every other file; files are checked against it when they are read
 checkpoint/        state to resume from, the state before it, and a lock; removed when the run is finished
 
-A folder may come from a stranger: links are rejected, and all content is checked before it is used.
+A folder may come from a stranger: links are rejected, and all content is checked before it is used. PyTorch takes
+seconds to import; it is imported in the functions that need it, so that `review` exports labels without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
 import json
 import math
 import os
-import platform
 import shutil
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
 
-import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
-
-import metalabelnet
 from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_atomically
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
+from metalabelnet.run_options import RunOptions
 from metalabelnet.train import json_files
-from metalabelnet.train.settings import Run
+from metalabelnet.train.folder_lock import check_no_link, lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+    import torch
     from torch import Tensor
+
+    from metalabelnet.train.settings import Run
 
 
 FILES = frozenset(
@@ -60,10 +55,6 @@ FILES = frozenset(
 )
 DIGEST_CHUNK_BYTES = 1 << 20
 CHECKPOINT_FILES = frozenset(("state.pt", "previous.pt", "lock"))
-
-
-class RunBusyError(InputError):
-    """Another process is training in the run folder."""
 
 
 class RunFolder:
@@ -144,7 +135,7 @@ class RunFolder:
         if not folder.is_symlink():
             paths += [folder / name for name in sorted(CHECKPOINT_FILES)]
         for path in paths:
-            _check_no_link(path)
+            check_no_link(path)
 
     def _is_left_by_a_start(self, entry: Path) -> bool:
         """Return whether a process that was killed before it wrote run.json has left this entry of the folder."""
@@ -185,6 +176,8 @@ class RunFolder:
                         f"{str(new[name])[:80]}: copy the run folder again, or choose another folder with --out"
                     )
         else:
+            from metalabelnet.train.versions import commit, versions
+
             metadata = {
                 "run": dataclasses.asdict(run),
                 "method_settings": dataclasses.asdict(run.method_settings()),
@@ -209,21 +202,30 @@ class RunFolder:
         """
         folder = self.checkpoint.parent
         self.path.mkdir(parents=True, exist_ok=True)
-        _check_no_link(folder)
+        check_no_link(folder)
         folder.mkdir(exist_ok=True)
-        with _lock_file(folder / "lock", self.path):
+        with lock_file(folder / "lock", self.path):
             remove_temporary_files(self.path, FILES)
             remove_temporary_files(folder, CHECKPOINT_FILES)
             yield
 
+    def options(self, **changes: Any) -> RunOptions:
+        """Return the settings of the run, with changes, of the right types but unchecked."""
+        try:
+            return RunOptions(**{**self.metadata()["run"], **changes})
+        except TypeError as error:
+            raise self._other_version(str(error)) from error
+
     def run(self, **changes: Any) -> Run:
-        """Return the settings of the run.
+        """Return the settings of the run, checked.
 
         Parameters
         ----------
         **changes
             Fields to change. If `data` changes, its format is detected again.
         """
+        from metalabelnet.train.settings import Run
+
         fields = self.metadata()["run"]
         if "data" in changes:
             changes = {"data_format": "auto", **changes}
@@ -247,7 +249,7 @@ class RunFolder:
             If the run has no such file.
         """
         path = self.path / name
-        _check_no_link(path)
+        check_no_link(path)
         file = open_regular_file(path)
         try:
             self._check_digest(name, file)
@@ -285,7 +287,7 @@ class RunFolder:
         file = self.path / "digests.json"
         if not (self.finished and self.has(file.name)):
             return {}
-        _check_no_link(file)
+        check_no_link(file)
         with open_regular_file(file) as opened:
             digests = json_files.parse_object(file, opened.read(), {})
         json_files.check_fields(file, digests, dict.fromkeys(digests, str))
@@ -302,7 +304,7 @@ class RunFolder:
             file, self.read(file.name), json_files.METADATA, json_files.OPTIONAL_METADATA
         )
         json_files.check_fields(file, metadata.get("executed", {}), {}, json_files.EXECUTED)
-        types = get_type_hints(Run)
+        types = get_type_hints(RunOptions)
         if missing := [name for name in ("data", "method", "net", "noise", "seed") if name not in metadata["run"]]:
             raise self._other_version(f"{missing[0]!r} is missing")
         json_files.check_fields(file, metadata["run"], {}, types)
@@ -326,11 +328,14 @@ class RunFolder:
 
     def weights(self, device: torch.device) -> dict[str, Tensor]:
         """Return the weights of the selected epoch by name."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
         file = self.path / "model.safetensors"
         if not self.has(file.name):
             raise InputError(f"{self.path} has no model.safetensors: the run is not finished; resume it with --resume")
         try:
-            return {name: tensor.to(device) for name, tensor in from_bytes(self.read(file.name)).items()}
+            return {name: tensor.to(device) for name, tensor in load(self.read(file.name)).items()}
         except SafetensorError as error:
             reason = " ".join(str(error).split())[:80]
             raise InputError(
@@ -367,10 +372,14 @@ class RunFolder:
 
     def write_model(self, tensors: dict[str, Tensor]) -> None:
         """Write model.safetensors."""
-        self._write("model.safetensors", to_bytes({k: t.contiguous().cpu() for k, t in tensors.items()}))
+        from safetensors.torch import save
+
+        self._write("model.safetensors", save({k: t.contiguous().cpu() for k, t in tensors.items()}))
 
     def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write an .npy file."""
+        import numpy as np
+
         buffer = io.BytesIO()
         np.save(buffer, array)
         self._write(name, buffer.getbuffer())
@@ -409,37 +418,6 @@ def to_json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _check_no_link(path: Path) -> None:
-    if path.is_symlink():
-        raise InputError(
-            f"{path} is a symbolic link, and a run folder must not have any: replace it by what it points to"
-        )
-
-
-@contextmanager
-def _lock_file(file: Path, folder: Path) -> Iterator[None]:
-    """Hold a lock on a file, which is created if needed and never changed."""
-    try:
-        import fcntl
-    except ImportError:  # not POSIX: no lock
-        yield
-        return
-    _check_no_link(file)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunBusyError(
-                f"{folder}: another process is training in this folder: wait until it ends, or stop it"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
-
-
 def _check_outside_data(folder: Path, run: Run) -> None:
     """Raise InputError for a run folder inside a folder of images, where it would be read as a class."""
     for data in (run.data if run.is_folder_or_table else None, run.clean_file, run.test):
@@ -463,32 +441,3 @@ def _all_settings(run: Run, method_settings: dict[str, Any] | None = None) -> di
         settings["data"] = str(Path(run.data))  # a trailing slash makes no difference
     normalized: dict[str, Any] = json.loads(json.dumps(settings))
     return normalized
-
-
-def versions() -> dict[str, str]:
-    """Return the versions and the device that results depend on."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return {
-        "metalabelnet": metalabelnet.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": device,
-    }
-
-
-@functools.cache
-def commit() -> str | None:
-    """Return the commit of the git checkout that this package runs from, with `-dirty` for local changes; else None.
-
-    Computed once per process, because imported code does not change.
-    """
-    package = Path(__file__).parent
-    git = shutil.which("git")
-    if git is None or not any((folder / ".git").exists() for folder in package.parents):
-        return None
-    try:
-        command = [git, "-C", str(package), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -170,9 +170,7 @@ class Run(RunOptions):
 
     def read_options(self) -> ReadOptions:
         """Return how a folder or table is read."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(ReadOptions) if hasattr(self, f.name)}
-        external_net = self.net.startswith(("timm:", "torchvision:"))
-        return ReadOptions(**fields, external_net=external_net, adds_noise=self.noise != "none")
+        return ReadOptions.of_run(self)
 
     def method_settings(self) -> Any:
         """Return the settings of the method, typed and with defaults filled in."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.output_files import check_output_path, stdout_for_data, write_atomically
-from metalabelnet.data import ReadOptions
+from metalabelnet.data.files.list_data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.review import exports, server, source
 from metalabelnet.review.browser import BrowserRedirect
@@ -27,7 +27,10 @@ def review(args: argparse.Namespace) -> None:
     console = Console()
     names = ("label", "image", "text", "features", "id")
     read_options = ReadOptions(**{name: getattr(args, name) for name in names})
-    review_source = source.open_source(args.source, read_options, data=args.data, clean=args.clean)
+    with console.progress() as display:
+        review_source = source.open_source(
+            args.source, read_options, data=args.data, clean=args.clean, on_samples=display.samples
+        )
     path = args.db or review_source.database
     with database_errors(path):
         store = ReviewStore(path)

@@ -6,51 +6,27 @@ without cropping, whatever their aspect ratio. They stay grayscale if all of the
 
 from __future__ import annotations
 
-import functools
-import importlib
 import itertools
 import os
-import re
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from metalabelnet.data.encoders.encoder import Encoder
-from metalabelnet.errors import InputError, missing_package_error
-from metalabelnet.input_files.regular_files import TooManyOpenFilesError, check_file_handles, open_regular_file
+from metalabelnet.input_files.image_files import MAX_PIXELS, check_installed, describe_error, is_gray, open_image
+from metalabelnet.input_files.regular_files import TooManyOpenFilesError, check_file_handles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path, PurePath
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-# The only decoders of Pillow that see a file, whatever its name. Others call programs (EPS: Ghostscript) or are rarely
-# used, and so rarely tested with damaged files. Cameras write MPO in files named .jpg.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-_PLUGINS = ("Jpeg", "Mpo", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm")
-_OTHER_FORMATS = {  # how files of other formats begin, to name them in messages; offset, bytes
-    "EPS": ((0, b"%!PS"), (0, b"\xc5\xd0\xd3\xc6")),
-    "PDF": ((0, b"%PDF"),),
-    "PSD": ((0, b"8BPS"),),
-    "ICO": ((0, b"\x00\x00\x01\x00"), (0, b"\x00\x00\x02\x00")),
-    "HEIC": ((4, b"ftyphei"), (4, b"ftypmif1")),
-    "AVIF": ((4, b"ftypavi"),),
-    "JPEG 2000": ((0, b"\x00\x00\x00\x0cjP  "), (0, b"\xff\x4f\xff\x51")),
-    "JPEG XL": ((0, b"\x00\x00\x00\x0cJXL "), (0, b"\xff\x0a")),
-    "WMF": ((0, b"\xd7\xcd\xc6\x9a"),),
-    "DICOM": ((128, b"DICM"),),
-    "SVG": ((0, b"<svg"), (0, b"<?xml")),
-}
-MAX_PIXELS = 89_478_485  # Pillow's own limit, ¼ GiB of RGB: a larger file is a mistake or a decompression bomb
-GRAY_MODES = ("1", "L", "LA", "I", "F")
 EXIF_ORIENTATION = 0x0112
 EXIF_ROTATED = (5, 6, 7, 8)  # orientations that exchange width and height
 SIDES = (8, 16, 28, 32, 48, 64)  # pixels
@@ -98,21 +74,6 @@ class ImageEncoder(Encoder):
         return cls((channels, height, width), config["column"])
 
 
-def is_image(path: PurePath) -> bool:
-    """Whether the file name has the suffix of an image."""
-    return path.suffix.lower() in SUFFIXES
-
-
-def read_header(path: Path) -> tuple[int, int, bool]:
-    """Return width, height and whether the image is grayscale, without decoding pixels."""
-    with open_image(path) as image:
-        return image.width, image.height, _is_gray(image)
-
-
-def _is_gray(image: Any) -> bool:
-    return image.mode in GRAY_MODES or image.mode.startswith("I;16")
-
-
 def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
     """Return the image as uint8 of this shape (channels, height, width)."""
     from PIL import Image, ImageOps
@@ -135,7 +96,7 @@ def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
 def decode_to_fit(path: Path, max_side: int) -> Tensor:
     """Return the image as uint8 (channels, height, width) in its own proportions, no side longer than `max_side`."""
     with open_image(path) as image:
-        width, height, channels = image.width, image.height, 1 if _is_gray(image) else 3
+        width, height, channels = image.width, image.height, 1 if is_gray(image) else 3
         if image.getexif().get(EXIF_ORIENTATION) in EXIF_ROTATED:
             width, height = height, width
     scale = min(1.0, max_side / max(width, height))
@@ -184,25 +145,6 @@ def choose_shape(
     return (1 if all(gray for *_, gray in headers) and not external_net else 3), side, side
 
 
-def check_installed() -> None:
-    """Raise InputError if Pillow is missing."""
-    try:
-        import PIL  # noqa: F401
-    except ImportError as error:
-        raise missing_package_error("Pillow", "images", "reading images") from error
-
-
-def describe_error(error: Exception) -> str:
-    """Return why an image cannot be used, as a phrase that follows its name."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, FileNotFoundError):
-        return f"does not exist (no file {error.filename})"
-    if isinstance(error, OSError) and error.strerror:  # of the system; Pillow's own have no number
-        return f"cannot be opened ({error.strerror})"
-    return f"cannot be decoded ({' '.join(str(error).split())[:120] or type(error).__name__})"
-
-
 def _result_or_error(call: Callable[[Path], Any], path: Path) -> Any:
     try:
         return call(path)
@@ -211,48 +153,3 @@ def _result_or_error(call: Callable[[Path], Any], path: Path) -> Any:
     except Exception as error:  # Pillow raises many types for broken files, SyntaxError among them
         check_file_handles(error, path)
         return error
-
-
-@contextmanager
-def open_image(path: Path) -> Iterator[Any]:
-    """Open an image of one of `FORMATS`: its header is read and its number of pixels checked.
-
-    Every image file is opened here. Only its first frame is decoded. Messages of errors follow the name of the image.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    _import_plugins()
-    try:
-        with open_regular_file(path, subject="") as file:
-            try:
-                image = Image.open(file, formats=[name for name in FORMATS if name != "MPO"])  # JPEG opens MPO too
-            except UnidentifiedImageError as error:
-                file.seek(0)
-                raise _format_error(file.read(256)) from error
-            with image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise _too_large_error(f"{image.width}×{image.height}")
-                yield image
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        count = re.search(r"\d+", str(error))
-        raise _too_large_error(f"{int(count.group()):,}" if count else "too many") from error
-
-
-@functools.cache
-def _import_plugins() -> None:
-    """Register the decoders of `FORMATS`. Otherwise Pillow would import all of its decoders for some of them."""
-    for name in _PLUGINS:
-        importlib.import_module(f"PIL.{name}ImagePlugin")
-
-
-def _format_error(start: bytes) -> InputError:
-    """Return the error for a file that starts with these bytes and is in none of `FORMATS`."""
-    allowed = ", ".join(FORMATS)
-    for name, signatures in _OTHER_FORMATS.items():
-        if any(start[offset:].startswith(signature) for offset, signature in signatures):
-            return InputError(f"is in the format {name}; convert it to one of {allowed}")
-    return InputError(f"is not an image in one of the formats {allowed}")
-
-
-def _too_large_error(pixels: str) -> InputError:
-    return InputError(f"has {pixels} pixels, more than the limit of {MAX_PIXELS:,}")

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from metalabelnet.data.files import duplicates, listing, table_file
+from metalabelnet.data.files import listing, table_file
 from metalabelnet.data.files.spreadsheet import escape_formula, unescape_formula
-from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.unlabeled import UNLABELED
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,6 +86,10 @@ def _outside_key(sample: CleanSample, number: int) -> str:
 
 def add_clean_labels(data: DataSet, file: Path) -> DataSet:
     """Return a data set of tensors with the clean labels in a file, whose ids are row numbers from 0."""
+    import torch  # here, because finding the clean set of a folder or table needs no PyTorch
+
+    from metalabelnet.data.files import duplicates
+
     train, notes = data.train, []
     class_numbers = {listing.normalize_name(name): k for k, name in enumerate(data.classes)}
     rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids), labels=list(class_numbers))

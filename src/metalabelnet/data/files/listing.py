@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.data.encoders import images, tables
+from metalabelnet.data.cells import is_identifier, is_missing
 from metalabelnet.data.files import table_file
-from metalabelnet.data.rows import UNLABELED_NAMES
+from metalabelnet.data.unlabeled import UNLABELED_NAMES
 from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.input_files.image_files import SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,7 +137,7 @@ def from_files(path: Path, files: Sequence[Path]) -> Listing:
             "data, and the test part with --test"
         )
     if not listing.items:
-        raise InputError(f"{path}: no images (*{', *'.join(images.SUFFIXES)}) in subfolders, one per class")
+        raise InputError(f"{path}: no images (*{', *'.join(SUFFIXES)}) in subfolders, one per class")
     return listing
 
 
@@ -146,7 +147,7 @@ def image_files(folder: Path, on_listed: Callable[[int], None] | None = None) ->
 
 
 def _select_images(folder: Path, files: Sequence[Path]) -> list[Path]:
-    files = [file for file in files if images.is_image(file)]
+    files = [file for file in files if is_image(file)]
     for name in (file.relative_to(folder).as_posix() for file in files):
         if name.encode(errors="ignore").decode() != name:  # bytes that are no characters
             raise InputError(
@@ -157,7 +158,7 @@ def _select_images(folder: Path, files: Sequence[Path]) -> list[Path]:
 
 def count_other_files(files: Sequence[Path]) -> Counter[str]:
     """Return how many of the files are not images, by suffix."""
-    return Counter(file.suffix.lower() or "without a suffix" for file in files if not images.is_image(file))
+    return Counter(file.suffix.lower() or "without a suffix" for file in files if not is_image(file))
 
 
 def all_files(folder: Path, on_listed: Callable[[int], None] | None = None) -> list[Path]:
@@ -231,7 +232,7 @@ def class_names(train: Listing, clean_labels: Sequence[str], test: Listing | Non
         for name in labels:
             if name not in known:
                 raise unknown_class_error(name, known, what)
-    missing = sorted(name for name in known - {*clean_labels} if clean_labels and tables.is_missing(name))
+    missing = sorted(name for name in known - {*clean_labels} if clean_labels and is_missing(name))
     if missing:
         raise InputError(
             f"{train.source}: the label of {train.labels.count(missing[0])} rows is {missing[0]!r}; leave the cell "
@@ -324,7 +325,7 @@ def parse_bool(cell: str, row: int, column: str, path: Path) -> bool:
     text = cell.lower()
     if text in ("1", "1.0", "true", "t", "yes", "y", "x"):
         return True
-    if text in ("0", "0.0", "false", "f", "no", "n") or tables.is_missing(text):
+    if text in ("0", "0.0", "false", "f", "no", "n") or is_missing(text):
         return False
     raise InputError(f"{path}: row {row} has {cell!r} in the column {column!r}; give 1 or 0, true or false, yes or no")
 
@@ -356,17 +357,17 @@ def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, A
     """Return kind, sample columns and left-out columns, guessed from the first cells of each column."""
 
     def is_path(cell: str) -> bool:
-        return images.is_image(Path(cell))
+        return is_image(Path(cell))
 
     def has_words(least: int) -> Callable[[str], bool]:
         return lambda cell: len(cell.split()) >= least
 
     paths = [name for name, values in cells.items() if _share(values, is_path) > MIN_IMAGE_SHARE]
     texts = [name for name, values in cells.items() if _share(values, has_words(MIN_TEXT_WORDS)) >= 0.5]
-    identifiers = [name for name, values in cells.items() if tables.is_identifier(values)]
+    identifiers = [name for name, values in cells.items() if is_identifier(values)]
     distinct = {*identifiers}
     no_features = {*identifiers, *texts}
-    features = [name for name in cells if name not in no_features and not all(map(tables.is_missing, cells[name]))]
+    features = [name for name in cells if name not in no_features and not all(map(is_missing, cells[name]))]
     if features:
         texts = [name for name in texts if name in distinct]  # a few distinct texts are a category
     for kind, candidates in (("image", paths), ("text", texts)):

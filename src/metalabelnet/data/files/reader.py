@@ -13,10 +13,12 @@ import torch
 
 from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
 from metalabelnet.data.disk_tensor import GIB, MIB, sample_memory_bytes
-from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images, tables
-from metalabelnet.data.files import clean_set, duplicates, listing, table_file
+from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images
+from metalabelnet.data.files import clean_set, duplicates, listing
+from metalabelnet.data.files.list_data import list_test, list_train
 from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import describe_error, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,70 +26,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.files.clean_set import CleanSample
+    from metalabelnet.data.files.list_data import ReadOptions
     from metalabelnet.data.files.listing import Columns, Listing
 
 HEADERS_PER_PROGRESS_CALL = 64
 TRAIN, CLEAN, TEST, LEFT_OUT = range(4)  # parts of the data
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """Options for reading a folder of images or a table. Columns that are None are detected and reported.
-
-    Attributes
-    ----------
-    image, text, features : str or None
-        Column of image paths; column of texts; feature columns, separated by commas. At most one of the three.
-    label, id : str or None
-        Columns of given labels and of ids.
-    clean_column : str or None
-        Column that marks the rows of the clean set.
-    true_label : str or None
-        Column of true labels, where known.
-    clean_file : str or None
-        Table or folder of the clean set.
-    test : str or None
-        Table or folder of test samples.
-    image_size : int or None
-        Side in pixels of the square that images are resized to.
-    on_error : str
-        `stop` or `skip`: what to do with samples that cannot be read.
-    memory_limit : float or None
-        GiB of memory for samples; larger data stays on disk. Default: half of the free memory.
-    encoder : str or None
-        sentence-transformers model for texts. Default: TF-IDF.
-    external_net : bool
-        Whether the network is one of timm or torchvision, which take larger images.
-    gpu_free_bytes : int or None
-        Free memory of the GPU that samples are moved to; None: samples stay on the CPU.
-    concurrent_runs : int
-        The number of runs that hold the samples at the same time.
-    adds_noise : bool
-        Whether label noise is added later. If so, the labels of an .npz file count as true labels.
-    """
-
-    image: str | None = None
-    text: str | None = None
-    features: str | None = None
-    label: str | None = None
-    id: str | None = None
-    clean_column: str | None = None
-    true_label: str | None = None
-    clean_file: str | None = None
-    test: str | None = None
-    image_size: int | None = None
-    on_error: str = "stop"
-    memory_limit: float | None = None
-    encoder: str | None = None
-    external_net: bool = False
-    gpu_free_bytes: int | None = None
-    concurrent_runs: int = 1
-    adds_noise: bool = False
-
-
-def is_folder_or_table(path: Path) -> bool:
-    """Whether the path is a folder, or the name of a table."""
-    return path.is_dir() or table_file.is_table_file(path)
 
 
 def read(
@@ -112,7 +55,7 @@ def read(
         Training rows, and clean and test rows if the options name some.
     """
     notes: list[str] = []
-    train, columns = _list_train(path, options, notes, on_samples)
+    train, columns = list_train(path, options, notes, on_samples)
     try:
         return _read(path, options, folder, on_samples, notes, train, columns)
     except InputError as error:
@@ -139,7 +82,7 @@ def _read(
             f"{path}: there is no clean set; give a file of clean labels with --clean FILE"
             f"{'' if path.is_dir() else column_options}; `metalabelnet review {path}` helps to build one"
         )
-    test = None if options.test is None else _list_test(Path(options.test), options, columns, train, on_samples)
+    test = None if options.test is None else list_test(Path(options.test), options, columns, train, on_samples)
     samples = _combine(train, clean, test)
     train_positions = (samples.part == TRAIN).nonzero()[:, 0].tolist()
     if not train_positions:
@@ -224,37 +167,6 @@ def _remove_duplicates(rows: Rows, part: Tensor, notes: list[str], *, table: boo
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedData:
-    """The contents of a folder or a table, before samples are read.
-
-    Attributes
-    ----------
-    rows : Listing
-        All samples with their labels.
-    columns : Columns
-        The roles of the columns of a table.
-    clean : list of CleanSample
-        The clean set.
-    missing_ids : list of str
-        Ids of clean samples that do not exist (any more).
-    """
-
-    rows: Listing
-    columns: Columns
-    clean: list[CleanSample]
-    missing_ids: list[str]
-
-
-def list_data(path: Path, options: ReadOptions) -> ListedData:
-    """List the samples of a folder or a table without reading them. It may have no clean set."""
-    rows, columns = _list_train(path, options, [])
-    missing_ids: list[str] = []
-    file = None if options.clean_file is None else Path(options.clean_file)
-    clean = clean_set.find_clean_samples(rows, columns, file, missing_ids)
-    return ListedData(rows=rows, columns=columns, clean=clean, missing_ids=missing_ids)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _AllSamples:
     """The samples of all parts, one after the other, with numbers for labels and parts."""
 
@@ -293,86 +205,6 @@ def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> 
     return _AllSamples(items=items, ids=ids, given=given, true=true, part=part, classes=classes)
 
 
-def _report_listed(path: Path, on_samples: ProgressCallback | None) -> Callable[[int], None] | None:
-    """Return the callback for the number of samples listed so far; their total is unknown."""
-    return None if on_samples is None else lambda count: on_samples(f"listing {path}", count, 0)
-
-
-def _list_train(
-    path: Path, options: ReadOptions, notes: list[str], on_samples: ProgressCallback | None = None
-) -> tuple[Listing, Columns]:
-    on_listed = _report_listed(path, on_samples)
-    if path.is_dir():
-        for name in ("image", "text", "features", "label", "id", "clean_column", "true_label"):
-            if getattr(options, name):
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{option} names a column of a table, and {path} is a folder; leave it out")
-        files = listing.all_files(path, on_listed)
-        if others := listing.count_other_files(files):
-            counts = [f"{count} {suffix}" for suffix, count in others.most_common()]
-            notes.append(f"{others.total()} files in {path} are not images ({listing.shorten_list(counts)}): left out")
-        return listing.from_files(path, files), listing.Columns()
-    if sum(name is not None for name in (options.image, options.text, options.features)) > 1:
-        raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
-    features = None
-    if options.features is not None:
-        features = list(dict.fromkeys(name.strip() for name in options.features.split(",") if name.strip()))
-    if features == []:
-        raise InputError(f"--features {options.features!r} names no column; give names separated by commas")
-    requested = listing.Columns(
-        kind="image" if options.image is not None else "text" if options.text is not None else "table",
-        samples=tuple(name for name in (options.image, options.text) if name is not None),
-        label=options.label,
-        id=options.id,
-        clean_column=options.clean_column,
-        true_label=options.true_label,
-    )
-    columns = listing.find_columns(path, requested, features)
-    rows = listing.from_table(path, columns, on_listed=on_listed)
-    if columns.kind == "table" and features is None:  # guessed from the first rows; now checked on all rows
-        useless = [k for k in range(len(columns.samples)) if _is_useless([row[k] for row in rows.items])]
-        columns, rows = listing.drop_columns(columns, rows, useless)
-    notes.append(f"{path}: {columns.describe()}")
-    if (repeated := len(rows.ids) - len({*rows.ids})) > 0:
-        notes.append(f"{repeated} of {len(rows.ids)} samples have the same {columns.id or 'path'} as another one")
-    return rows, columns
-
-
-def _is_useless(cells: Sequence[str]) -> bool:
-    return tables.is_identifier(cells) or all(map(tables.is_missing, cells))
-
-
-def _list_test(
-    path: Path, options: ReadOptions, columns: Columns, train: Listing, on_samples: ProgressCallback | None
-) -> Listing:
-    on_listed = _report_listed(path, on_samples)
-    if path.is_dir():
-        _check_kind(path, "image", columns.kind)
-        rows = listing.from_folder(path, on_listed)
-    elif path.exists() and not table_file.is_table_file(path):
-        raise InputError(f"{path}: a test set is a folder of images, or a table ({', '.join(table_file.SUFFIXES)})")
-    else:
-        label = columns.label or options.label
-        requested = listing.Columns(kind=columns.kind, samples=columns.samples, label=label)
-        test_columns = listing.find_columns(path, requested, None)
-        _check_kind(path, test_columns.kind, columns.kind)
-        rows = listing.from_table(path, test_columns, train, on_listed)
-    if "" in rows.labels:
-        name = rows.ids[rows.labels.index("")]
-        raise InputError(f"{path}: {name} has no label, but every test sample needs its true label")
-    return rows
-
-
-def _check_kind(path: Path, kind: str, train_kind: str) -> None:
-    """Raise InputError if test samples are of another kind than training samples."""
-    plural = {"image": "images", "text": "texts", "table": "rows of features"}
-    if kind != train_kind:
-        raise InputError(
-            f"--test {path}: contains {plural[kind]}, but the training data contains {plural[train_kind]}; give the "
-            "same kind"
-        )
-
-
 def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
     """Raise InputError for an option of another kind of samples."""
     for option, value, kind in (("image-size", options.image_size, "image"), ("encoder", options.encoder, "text")):
@@ -399,16 +231,14 @@ def _fit_encoder(
     if columns.kind == "text":
         return TextEncoder.fit(columns.samples[0], items, options.encoder)
     headers = []
-    results = images.map_in_threads(images.read_header, items)
+    results = images.map_in_threads(read_header, items)
     for done, (name, result) in enumerate(zip(ids, results, strict=True), start=1):
         if on_headers is not None and (done % HEADERS_PER_PROGRESS_CALL == 0 or done == len(ids)):
             on_headers(done, len(ids))
         if not isinstance(result, Exception):
             headers.append(result)
         elif options.on_error != "skip":
-            raise InputError(
-                f"{name} {images.describe_error(result)}; repair it, or skip such samples with --on-error skip"
-            )
+            raise InputError(f"{name} {describe_error(result)}; repair it, or skip such samples with --on-error skip")
     if not headers:
         raise InputError(f"none of the {len(items)} images can be read")
     shape = images.choose_shape(headers, options.image_size, external_net=options.external_net)
