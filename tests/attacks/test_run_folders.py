@@ -598,6 +598,20 @@ def test_resume_rejects_changed_facts(name: str, value: Any, stopped: Path, data
     check_message(error, "run.json")
 
 
+@pytest.mark.parametrize("shape", [[], [0], [-3], [3, 0, 4], [2**40, 2**40]])
+def test_odd_shape_is_named(shape: list[int], finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    files = copy_run(finished, tmp_path / "run")
+    (files.path / "digests.json").unlink()
+    metadata = json.loads((files.path / "run.json").read_text())
+    (files.path / "run.json").write_text(json.dumps(metadata | {"shape": shape}))
+    for words in (["report", str(files.path), "-o", str(tmp_path / "report.html")], ["labels", str(files.path)]):
+        result = run_cli(words, capsys)
+        assert result.code == 2
+        assert f"run.json: shape is {shape}, not that of a sample" in result.err
+        assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
 # Compiled kernels
 
 

@@ -157,6 +157,7 @@ def compare(data: Path, out: Path, jobs: int) -> list[str]:
     return ["compare", str(data), *settings.split(), str(out)]
 
 
+@pytest.mark.slow
 def test_stop_compare_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two workers are stopped by SIGINT and by SIGTERM; the result equals that of one worker."""
     data, out = write_npz(tmp_path / "tiny.npz"), tmp_path / "out"

@@ -146,7 +146,7 @@ def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_pat
 
 
 def test_budget_stops_cleanly(tmp_path: Path, capsys: Capture) -> None:
-    output = run_cli([*arguments(tmp_path), "--budget", "0.00001"], capsys)
+    output = run_cli([*arguments(tmp_path), "--jobs", "1", "--budget", "0.00001"], capsys)
     assert output.code == 0
     assert re.search(r"the budget of 1e-05 min is used up; 6 runs left; resume with the same command", output.err)
     assert (tmp_path / "figures" / "fig-warmup.md").exists()

@@ -153,7 +153,7 @@ def test_compare_when_a_run_diverges(capsys: Capture, work_dir: Path) -> None:
     assert "Traceback" not in output.err
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_compare_when_a_run_is_rejected(jobs: str, capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "table.csv", TABLE_COLUMNS, table_rows(60))
     arguments = (

@@ -19,6 +19,7 @@ def quick(method: str = "metalabelnet", **changes: Any) -> MetaLabelNetClassifie
     return MetaLabelNetClassifier(method, **{"epochs": 6, "random_state": 0, "device": "cpu", **changes})
 
 
+@pytest.mark.slow
 def test_clean_set_improves_accuracy() -> None:
     data = digits()
     before = float((data.y == data.true).mean())
@@ -319,5 +320,6 @@ def test_probabilities_are_calibrated() -> None:
     raw = (predicted.log() * clf.temperature_).softmax(1)
     assert expected_calibration_error(predicted, true) < 0.8 * expected_calibration_error(raw, true)
     assert np.array_equal(clf.predict(data.X_test), clf.classes_[raw.argmax(1)])
+    few = blobs()
     with pytest.warns(NoCleanSetWarning):
-        assert quick(epochs=2).fit(data.X, data.y).temperature_ == 1
+        assert quick(epochs=2).fit(few.X, few.y).temperature_ == 1

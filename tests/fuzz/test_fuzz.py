@@ -1,47 +1,85 @@
 """A few seeded cases of the fuzzer; `make fuzz` runs more."""
 
-import os
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import cases
 import pytest
 
 from fuzz import Sandbox, check_output, fuzz
-from metalabelnet.review import server
 
-pytestmark = pytest.mark.slow  # forks: a worker process with threads can hang its children
+Fresh = Callable[..., Any]
+
+
+@functools.cache
+def sandbox(root: Path) -> Sandbox:
+    return Sandbox(root, seed=1)
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    environment, serve = dict(os.environ), server.serve
-    yield Sandbox(tmp_path_factory.mktemp("fuzz").resolve(), seed=1)
-    os.environ.clear()
-    os.environ.update(environment)
-    server.serve = serve
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    """Call functions in a new process with a sandbox: forks of a test process, which has threads, can hang."""
+    root = tmp_path_factory.mktemp("fuzz").resolve()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda call, *more: pool.submit(call, root, *more).result()
 
 
-def test_commands_succeed_without_damage(box: Sandbox) -> None:
+def run_undamaged(root: Path, text: str, files: tuple[str, ...]) -> tuple[list[Any], int, str]:
+    """Run a command whose files are whole; return violations, exit code and standard error."""
+    box = sandbox(root)
+    box.clear()
+    cases.copy_fixtures(box.root / "fixtures", box.work, f"{text} {' '.join(files)}")
+    found = box.run_case(cases.Case(0, text.split()))[1]
+    return found, box.last_code, (box.output / "err").read_text(encoding="utf-8")
+
+
+def run_seeded(root: Path, count: int) -> list[tuple[str, str]]:
+    return [(v.kind, f"{v.detail} {v.case}") for v in fuzz(sandbox(root), seconds=200, most=count, report=False)]
+
+
+def make_twice(root: Path, folder: Path) -> list[list[cases.Case]]:
+    fixtures = sandbox(root).root / "fixtures"
+    return [[cases.make_case(5, number, fixtures, folder / f"{name}{number}") for number in range(8)] for name in "ab"]
+
+
+def run_writer(root: Path) -> list[tuple[str, str]]:
+    """Run a command whose network writes a file in the folder that the command does not name."""
+    box = sandbox(root)
+    box.clear()
+    box.work.mkdir()
+    (box.work / "nets.py").write_text(cases.NETS + "open('elsewhere', 'w').write('x')\n")
+    cases.write_npz(box.work / "small.npz")
+    words = f"train small.npz --clean 18 --net nets.py:make {cases.FAST} --out out"
+    return [(v.kind, v.detail) for v in box.run_case(cases.Case(0, words.split()))[1]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "files"), cases.COMMANDS[::8])
+def test_commands_succeed_without_damage(text: str, files: tuple[str, ...], fresh: Fresh) -> None:
     """Otherwise the damage of a case would have no effect."""
-    for text, files in cases.COMMANDS[::8]:
-        box.clear()
-        cases.copy_fixtures(box.root / "fixtures", box.work, f"{text} {' '.join(files)}")
-        assert box.run_case(cases.Case(0, text.split()))[1] == []
-        assert box.last_code == 0, (box.output / "err").read_text(encoding="utf-8")
+    found, code, err = fresh(run_undamaged, text, files)
+    assert (found, code) == ([], 0), err
 
 
-def test_seeded_cases(box: Sandbox) -> None:
-    violations = fuzz(box, seconds=60, most=60, report=False)
-    assert [(v.kind, v.detail, v.case) for v in violations] == []
+@pytest.mark.slow
+def test_seeded_cases(fresh: Fresh) -> None:
+    assert fresh(run_seeded, 60) == []
 
 
-def test_case_depends_on_seed_and_number_only(box: Sandbox, tmp_path: Path) -> None:
-    first, second = (
-        [cases.make_case(5, number, box.root / "fixtures", tmp_path / f"{name}{number}") for number in range(8)]
-        for name in "ab"
-    )
+@pytest.mark.slow
+def test_case_depends_on_seed_and_number_only(fresh: Fresh, tmp_path: Path) -> None:
+    first, second = fresh(make_twice, tmp_path)
     assert first == second
+
+
+@pytest.mark.slow
+def test_writes_are_found(fresh: Fresh) -> None:
+    ((kind, detail),) = fresh(run_writer)
+    assert (kind, "elsewhere" in detail) == ("writes", True)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +97,3 @@ def test_case_depends_on_seed_and_number_only(box: Sandbox, tmp_path: Path) -> N
 def test_violations_are_found(code: int, err: str, kind: str) -> None:
     assert [found for found, _ in check_output(code, err, hung=False)] == [kind]
     assert list(check_output(2, "a note\nmetalabelnet: wrong\n", hung=False)) == []
-
-
-def test_writes_are_found(box: Sandbox) -> None:
-    """A file in the folder is written that the command does not name."""
-    box.clear()
-    box.work.mkdir()
-    (box.work / "nets.py").write_text(cases.NETS + "open('elsewhere', 'w').write('x')\n")
-    cases.write_npz(box.work / "small.npz")
-    words = f"train small.npz --clean 18 --net nets.py:make {cases.FAST} --out out"
-    (violation,) = box.run_case(cases.Case(0, words.split()))[1]
-    assert (violation.kind, "elsewhere" in violation.detail) == ("writes", True)

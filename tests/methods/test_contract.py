@@ -1,6 +1,7 @@
 """Contract tests, run for every method in the table."""
 
 import dataclasses
+import functools
 import io
 import json
 from pathlib import Path
@@ -25,6 +26,13 @@ def weights(runner: StepRunner) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in runner.method.model_state_dict().items()}
 
 
+@functools.cache
+def finished(name: str, unlabeled: int = 0) -> StepRunner:
+    """Return the runner of a whole run, which is shared by tests and must not be changed."""
+    torch.manual_seed(0)
+    return StepRunner(small_run(name), small_problem(unlabeled)).advance()
+
+
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
@@ -33,7 +41,7 @@ def test_training_lowers_the_test_loss(name: str) -> None:
     runner = StepRunner(small_run(name), small_problem())
     test = runner.problem.test
     before = accuracy_and_loss(predict_logits(runner.method, test.x), test.true)[1]
-    assert accuracy_and_loss(predict_logits(runner.advance().method, test.x), test.true)[1] < 0.8 * before
+    assert accuracy_and_loss(predict_logits(finished(name).method, test.x), test.true)[1] < 0.8 * before
 
 
 def test_every_trainable_weight_changes(name: str) -> None:
@@ -55,11 +63,19 @@ def test_every_trainable_weight_changes(name: str) -> None:
 
 
 def test_same_seed_gives_same_losses(name: str) -> None:
-    first, second = (StepRunner(small_run(name), small_problem()).advance() for _ in range(2))
-    other = StepRunner(small_run(name, seed=1), small_problem()).advance()
+    """The global random state has no effect, and is unchanged."""
+    first = finished(name)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    second = StepRunner(small_run(name), small_problem()).advance()
+    assert torch.equal(before, torch.get_rng_state())
     assert first.losses == second.losses
     assert equal(weights(first), weights(second))
-    assert first.losses != other.losses
+
+
+def test_other_seed_gives_other_losses(name: str) -> None:
+    other = StepRunner(small_run(name, seed=1), small_problem()).advance(2)
+    assert finished(name).losses[:2] != other.losses
 
 
 @pytest.mark.parametrize(
@@ -67,7 +83,7 @@ def test_same_seed_gives_same_losses(name: str) -> None:
 )
 def test_resume_gives_same_bits(name: str, after: int) -> None:
     """Within warm-up, at its end and after it, through a saved checkpoint."""
-    whole = StepRunner(small_run(name), small_problem()).advance()
+    whole = finished(name)
     half = StepRunner(small_run(name), small_problem()).advance(after)
     file = io.BytesIO()
     torch.save(half.method.state_dict(), file)
@@ -91,32 +107,17 @@ def test_class_missing_from_the_training_rows(name: str) -> None:
 
 def test_unlabeled_rows_are_used_as_the_traits_say(name: str) -> None:
     """If they are left out, changing their samples has no effect."""
-    problem = small_problem(unlabeled=24)
+    first = finished(name, 24)
+    problem = first.problem
     corrupted_x = problem.train.x.clone()
     corrupted_x[:24] = 255 - corrupted_x[:24]
     corrupted = dataclasses.replace(problem, train=dataclasses.replace(problem.train, x=corrupted_x))
-    runners = [StepRunner(small_run(name), p).advance() for p in (problem, corrupted)]
-    assert equal(*map(weights, runners)) != METHODS[name.partition(":")[0]].traits.uses_unlabeled
-
-
-def test_global_random_state_is_unchanged(name: str) -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    StepRunner(small_run(name), small_problem()).advance()
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_global_random_state_has_no_effect(name: str) -> None:
-    traces = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        traces.append(StepRunner(small_run(name), small_problem()).advance().losses)
-    assert traces[0] == traces[1]
+    second = StepRunner(small_run(name), corrupted).advance()
+    assert equal(weights(first), weights(second)) != METHODS[name.partition(":")[0]].traits.uses_unlabeled
 
 
 def test_soft_labels_are_probabilities_of_all_rows(name: str) -> None:
-    runner = StepRunner(small_run(name), small_problem(unlabeled=5)).advance()
-    soft = runner.method.soft_labels()
+    soft = finished(name, 24).method.soft_labels()
     if soft is not None:
         assert soft.shape == (48, 3)
         torch.testing.assert_close(soft.sum(1), torch.ones(48, dtype=soft.dtype))
@@ -124,7 +125,7 @@ def test_soft_labels_are_probabilities_of_all_rows(name: str) -> None:
 
 
 def test_loaded_model_predicts_the_same(name: str) -> None:
-    runner = StepRunner(small_run(name), small_problem()).advance()
+    runner = finished(name)
     again = StepRunner(small_run(name, seed=3), small_problem())
     again.method.load_model_state_dict(weights(runner))
     x = column_images(6, seed=9).x
@@ -149,13 +150,11 @@ def test_golden_trace(name: str) -> None:
     """
     golden = json.loads(GOLDEN.read_text())
     assert name in golden, "add the trace of the new method: python tests/methods/golden.py METHOD"
-    torch.testing.assert_close(
-        StepRunner(small_run(name), small_problem()).advance().losses, golden[name], rtol=1e-8, atol=1e-12
-    )
+    torch.testing.assert_close(finished(name).losses, golden[name], rtol=1e-8, atol=1e-12)
 
 
 def test_logits_are_those_of_the_classifier(name: str) -> None:
-    runner = StepRunner(small_run(name), small_problem()).advance()
+    runner = finished(name)
     x = runner.problem.test.x
     assert torch.equal(predict(runner.method.classifier(), to_input(x, torch.float64)), runner.method.logits(x))
 
@@ -166,9 +165,8 @@ def test_reads_clean_is_correct(name: str) -> None:
     others = column_images(12, seed=9).with_given_labels(torch.full((12,), -1))
     own = METHOD_VARIANTS.get(name) or FAST_SETTINGS.get(name, {})
     run = small_run(name, settings=own | WITHOUT_CLEAN_SET.get(name, {}))
-    first, second = (
-        StepRunner(run, dataclasses.replace(problem, clean=rows)).advance() for rows in (problem.clean, others)
-    )
+    first = finished(name) if name not in WITHOUT_CLEAN_SET else StepRunner(run, problem).advance()
+    second = StepRunner(run, dataclasses.replace(problem, clean=others)).advance()
     assert METHODS[run.method].reads_clean(run.method_settings()) != equal(weights(first), weights(second))
 
 
@@ -177,5 +175,5 @@ def test_reads_given_is_correct(name: str) -> None:
     problem = small_problem()
     other = dataclasses.replace(problem, train=problem.train.with_given_labels((problem.train.given + 1) % 3))
     run = small_run(name)
-    first, second = (StepRunner(run, one).advance() for one in (problem, other))
+    first, second = finished(name), StepRunner(run, other).advance()
     assert METHODS[run.method].traits.reads_given != equal(weights(first), weights(second))

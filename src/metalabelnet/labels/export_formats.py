@@ -85,9 +85,7 @@ def select_rows(rows: list[Row], *, suspects: bool, top: int | None) -> list[Row
     if top is not None and top < 1:
         raise InputError(f"top {top} is too small: the minimum is 1")
     if rows and "suspicion" not in rows[0]:
-        raise InputError(
-            "the label table has no column suspicion, because an earlier version wrote it: train the run again"
-        )
+        raise InputError("the label table has no column suspicion: copy the run folder again, or train again")
     selected = [row for row in rows if row["given"] and (row["suspect"] == "1" or not suspects)]
     return sorted(selected, key=lambda row: -float(row["suspicion"]))[:top]
 

@@ -1,4 +1,4 @@
-"""Reads a finished run folder for a report, including folders of earlier versions."""
+"""Reads a finished run folder for a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.files.table_file import MAX_CELL_CHARACTERS
 from metalabelnet.errors import InputError
-from metalabelnet.methods import METHODS
 from metalabelnet.train import RunFolder
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class FinishedRun:
 
     def phases(self) -> list[Phase]:
         """The phases of training, as named by the method, else by whether an epoch could be selected."""
-        names = [_phase_name(line, self.settings) for line in self.metrics]
+        names = [_phase_name(line) for line in self.metrics]
         phases: list[Phase] = []
         for line, name in zip(self.metrics, names, strict=True):
             epoch = int(line["epoch"])
@@ -131,16 +130,10 @@ def read_run(folder: Path) -> FinishedRun:
     )
 
 
-def _phase_name(line: dict[str, Any], settings: dict[str, Any]) -> str:
-    name = line.get("phase", "only")
-    if name != "only":
-        return str(name)
-    candidate = line.get("candidate")
-    if candidate is None:  # written by an earlier version
-        method = METHODS.get(settings["method"])
-        warmup = int(settings.get("warmup", 0)) if method is not None and method.traits.has_warmup else 0
-        return "warm-up" if line["epoch"] < warmup else "after warm-up"
-    return "selectable epochs" if candidate else "epochs before selection"
+def _phase_name(line: dict[str, Any]) -> str:
+    if line["phase"] != "only":
+        return str(line["phase"])
+    return "selectable epochs" if line["candidate"] else "epochs before selection"
 
 
 def _read_labels(files: RunFolder, classes: Sequence[str]) -> tuple[PairCounts, tuple[Suspect, ...]]:
@@ -167,24 +160,18 @@ def _iterate_suspects(opened: Any, number: dict[str, int], pairs: PairCounts) ->
     header = next(reader, [])
     column = {name: k for k, name in enumerate(header)}
     index, name, given, label, confidence = (column[key] for key in ("index", "id", "given", "label", "confidence"))
-    suspicion_column, true_label = column.get("suspicion"), column.get("true")
+    suspicion, true_label = column["suspicion"], column.get("true")
     for row in reader:
         if not row[given]:
             continue
         pairs[number[row[label]], number[row[given]]] += 1
-        if suspicion_column is not None:
-            suspicion = float(row[suspicion_column])
-        else:  # written by an earlier version: from the probability of the given label
-            p = column.get(f"p_{row[given]}")
-            differs = float(row[confidence]) if row[given] != row[label] else 0.0
-            suspicion = differs if p is None else 1 - float(row[p])
         yield Suspect(
             index=int(row[index]),
             id=row[name],
             given=row[given],
             label=row[label],
             confidence=float(row[confidence]),
-            suspicion=suspicion,
+            suspicion=float(row[suspicion]),
             true=row[true_label] if true_label is not None else "",
         )
 

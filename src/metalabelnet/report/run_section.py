@@ -165,7 +165,7 @@ def _no_change(run: FinishedRun) -> str:
 
 def _confusion(run: FinishedRun) -> Html:
     if run.confusion is None:
-        text = "The run folder has no confusion.json: an earlier version wrote it."
+        text = "The run folder has no confusion.json."
         return join(tag("p", text, class_="missing"), _worst_classes(run))
     total = sum(run.confusion.values())
     hits = sum(n for (true, predicted), n in run.confusion.items() if true == predicted)

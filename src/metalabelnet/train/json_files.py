@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_INTEGER = 2**63 - 1
 MAX_REASON_CHARACTERS = 100
+MAX_SAMPLE_VALUES = 1 << 31  # of one sample: more is damage
 
 Fields = Mapping[str, Any]  # the type of the value of each key
 
@@ -22,11 +24,11 @@ METADATA: Fields = {  # run.json
     "method_settings": dict[str, Any],
     "classes": list[str],
     "shape": list[int],
+    "bytes": bool,
+    "data_digest": str,
     "own_net": str | None,
 }
 OPTIONAL_METADATA: Fields = {
-    "bytes": bool,
-    "data_digest": str,
     "versions": dict[str, str],
     "commit": str | None,
     "executed": dict[str, Any],
@@ -65,10 +67,15 @@ OPTIONAL_SUMMARY: Fields = {
     "unlabeled": int,
     "suspects": int,
 }
-METRICS: Fields = {"epoch": int, "loss": float, "clean_accuracy": float, "test_accuracy": float | None}
-OPTIONAL_METRICS: Fields = {
+METRICS: Fields = {
+    "epoch": int,
     "phase": str,
     "candidate": bool,
+    "loss": float,
+    "clean_accuracy": float,
+    "test_accuracy": float | None,
+}
+OPTIONAL_METRICS: Fields = {
     "lr": float,
     "clean_loss": float,
     "label_change": float,
@@ -122,6 +129,14 @@ def check_fields(file: Path | str, parsed: Mapping[str, Any], required: Fields, 
                 f"{file}: {name} is {value}, not of type {_type_name(expected)}: copy the run folder again, or train "
                 "again"
             )
+
+
+def check_shape(file: Path, shape: list[int]) -> None:
+    """Raise InputError unless this can be the shape of a sample."""
+    if not shape or min(shape) < 1 or math.prod(shape) > MAX_SAMPLE_VALUES:
+        raise InputError(
+            f"{file}: shape is {str(shape)[:80]}, not that of a sample: copy the run folder again, or train again"
+        )
 
 
 def has_type(value: Any, expected: Any) -> bool:

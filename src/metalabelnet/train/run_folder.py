@@ -27,7 +27,6 @@ import math
 import os
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
 
 from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_atomically
@@ -35,10 +34,12 @@ from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.run_options import RunOptions
 from metalabelnet.train import json_files
+from metalabelnet.train.folder_checks import all_settings, check_outside_data
 from metalabelnet.train.folder_lock import check_no_link, lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import numpy.typing as npt
     import torch
@@ -105,7 +106,7 @@ class RunFolder:
             raise InputError(f"{existing} is not writable: choose another folder with --out")
         if not existing.is_dir():
             raise InputError(f"{existing} is a file: choose another folder with --out")
-        _check_outside_data(self.path, run)
+        check_outside_data(self.path, run)
         if existing != self.path:
             return
         self.check_links()
@@ -117,7 +118,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} already holds a run: resume it with --resume, or choose another folder with --out"
             )
-        stored, new = _all_settings(self.run(), self.metadata()["method_settings"]), _all_settings(run)
+        stored, new = all_settings(self.run(), self.metadata()["method_settings"]), all_settings(run)
         for name, value in new.items():
             if value != stored.get(name):
                 raise InputError(
@@ -144,11 +145,8 @@ class RunFolder:
         return is_temporary_file(entry, FILES)
 
     def check_data(self, digest: str) -> None:
-        """Raise InputError if the data differs from the data the run was started with.
-
-        Folders of earlier versions have no digest and are accepted.
-        """
-        if (self.path / "run.json").exists() and self.metadata().get("data_digest", digest) != digest:
+        """Raise InputError if the data differs from the data the run was started with."""
+        if (self.path / "run.json").exists() and self.metadata()["data_digest"] != digest:
             raise InputError(
                 f"{self.path}: the data has changed since the run was started: restore it, or train a new run with "
                 "another --out"
@@ -283,7 +281,7 @@ class RunFolder:
         return os.path.lexists(self.path / name)
 
     def _digests(self) -> dict[str, str]:
-        """Return the digest of each file of a finished run; runs of earlier versions have none."""
+        """Return the digest of each file of a finished run; none where the user has deleted the file of digests."""
         file = self.path / "digests.json"
         if not (self.finished and self.has(file.name)):
             return {}
@@ -304,6 +302,7 @@ class RunFolder:
             file, self.read(file.name), json_files.METADATA, json_files.OPTIONAL_METADATA
         )
         json_files.check_fields(file, metadata.get("executed", {}), {}, json_files.EXECUTED)
+        json_files.check_shape(file, metadata["shape"])
         types = get_type_hints(RunOptions)
         if missing := [name for name in ("data", "method", "net", "noise", "seed") if name not in metadata["run"]]:
             raise self._other_version(f"{missing[0]!r} is missing")
@@ -350,10 +349,10 @@ class RunFolder:
         return json_files.parse_object(file, self.read(file.name), json_files.ENCODER)
 
     def temperature(self) -> float:
-        """Return the temperature that the logits are divided by for calibrated probabilities; 1 for old runs."""
+        """Return the temperature that the logits are divided by for calibrated probabilities."""
         file = self.path / "calibration.json"
-        if not self.has(file.name):  # written by an earlier version
-            return 1.0
+        if not self.has(file.name):
+            raise InputError(f"{file} is missing: copy the run folder again, or train again")
         temperature = json_files.parse_object(file, self.read(file.name), json_files.CALIBRATION)["temperature"]
         if not (math.isfinite(temperature) and temperature > 0):
             raise InputError(f"{file}: temperature {temperature} is not a positive number")
@@ -416,28 +415,3 @@ class RunFolder:
 def to_json(content: dict[str, Any]) -> str:
     """Return the text of an indented JSON file."""
     return json.dumps(content, indent=2) + "\n"
-
-
-def _check_outside_data(folder: Path, run: Run) -> None:
-    """Raise InputError for a run folder inside a folder of images, where it would be read as a class."""
-    for data in (run.data if run.is_folder_or_table else None, run.clean_file, run.test):
-        if data is None or not Path(data).is_dir():
-            continue
-        if folder.resolve().is_relative_to(Path(data).resolve()) and any(Path(data).iterdir()):
-            raise InputError(
-                f"{folder} is inside {data}, whose subfolders are classes: choose a folder outside with --out"
-            )
-
-
-def _all_settings(run: Run, method_settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return all settings by name as JSON values, with those of the method under METHOD.NAME.
-
-    method_settings  complete settings of the method as stored; a default that has changed since is a difference
-    """
-    if method_settings is None:
-        method_settings = dataclasses.asdict(run.method_settings())
-    settings = dataclasses.asdict(run) | {f"{run.method}.{name}": value for name, value in method_settings.items()}
-    if run.is_folder_or_table:
-        settings["data"] = str(Path(run.data))  # a trailing slash makes no difference
-    normalized: dict[str, Any] = json.loads(json.dumps(settings))
-    return normalized
