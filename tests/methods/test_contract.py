@@ -78,9 +78,7 @@ def test_other_seed_gives_other_losses(name: str) -> None:
     assert finished(name).losses[:2] != other.losses
 
 
-@pytest.mark.parametrize(
-    "after", [3, 10, pytest.param(8, marks=pytest.mark.slow), pytest.param(17, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("after", [10, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (3, 8, 17))])
 def test_resume_gives_same_bits(name: str, after: int) -> None:
     """Within warm-up, at its end and after it, through a saved checkpoint."""
     whole = finished(name)

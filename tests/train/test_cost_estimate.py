@@ -14,9 +14,11 @@ def test_estimate_scales_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks)))
     problem, run = small_problem(), small_run("cross-entropy")
     plain = estimate_cost(run, problem)
-    assert plain.seconds == 0.5 * 6 * 4  # epochs of four full batches
+    evaluation = 0.5 / 3 * 6 * 99 / 12  # of 48 training, 12 clean, 9 validation and 30 test images in batches of 12
+    assert plain.seconds == pytest.approx(0.5 * 6 * 4 + evaluation)  # epochs of four full batches
     assert estimate_cost(replace(run, epochs=60), problem).seconds == 10 * plain.seconds
-    assert estimate_cost(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(2.9 * plain.seconds)
+    expected = 2.9 * 0.5 * 6 * 4 + evaluation
+    assert estimate_cost(replace(run, method="metalabelnet"), problem).seconds == pytest.approx(expected)
     compiled = replace(run, execution="compiled")
     assert estimate_cost(compiled, problem).seconds == pytest.approx(60 + 0.25 * plain.seconds)
     assert estimate_cost(replace(compiled, dtype="bf16"), problem).seconds == pytest.approx(60 + 0.13 * plain.seconds)
