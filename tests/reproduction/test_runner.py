@@ -285,7 +285,9 @@ def start_and_stop(folder: Path, specs: Sequence[RunSpec]) -> RunFolder:
     return RunFolder(run_folder)
 
 
-@pytest.mark.parametrize("options", [{"concurrent": 1}, {"concurrent": 2}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"concurrent": 1}, {"concurrent": 2}, pytest.param({"workers": 2}, marks=pytest.mark.slow)], ids=str
+)
 def test_run_of_another_process_is_skipped(
     tmp_path: Path, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
 TIMED_STEPS = 2
-# Time of evaluating a batch relative to a cross-entropy step on it: forward without backward. With it, the estimates for
+# Time of evaluating a batch relative to a cross-entropy step on it: forward without backward. With it, estimates for
 # digits on one thread are about 10 % below the CPU time of cross-entropy and of metalabelnet.
 EVALUATION_SHARE = 1 / 3
 # Time of a compiled step relative to an eager one. Measured on an H200: 8-layer CNN 0.08 in bf16 and 0.17 in float32;
