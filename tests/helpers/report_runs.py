@@ -37,7 +37,7 @@ def write_run(folder: Path, classes: tuple[str, ...], *, rows: int = 60, epochs:
     random = np.random.default_rng(seed)
     run = make_run("gone.npz", recipe="paper", method="cross-entropy", noise="none", epochs=epochs, warmup=0, seed=seed)
     files = RunFolder(folder)
-    files.create(run, classes=classes, shape=[4], own_net=None)
+    files.create(run, classes=classes, shape=[4], bytes=False, own_net=None, data_digest="")
     true = random.integers(0, len(classes), rows)
     given = np.where(np.arange(rows) % 3 == 0, (true + 1) % len(classes), true)
     text = io.StringIO()

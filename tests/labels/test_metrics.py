@@ -152,7 +152,7 @@ def test_finish_predicts_each_part_once(
         problem = dataclasses.replace(problem, test=problem.test.take(torch.arange(0)))
     files = RunFolder(tmp_path / "run")
     run = small_run(name, snapshots=0)
-    files.create(run, classes=problem.train.classes, shape=problem.shape, own_net=None)
+    files.create(run, classes=problem.train.classes, shape=problem.shape, bytes=True, own_net=None, data_digest="")
     loop = TrainingLoop(run, problem, None, files)
     loop.best = {"epoch": 0, "accuracy": 0.0, "loss": 0.0, "model": loop.method.model_state_dict(), "soft_labels": None}
     loop.history = [{"test_accuracy": None}]

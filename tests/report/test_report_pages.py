@@ -61,24 +61,12 @@ def test_single_epoch(workdir: Path) -> None:
     assert "needs at least two epochs" in report.text
 
 
-def test_folder_of_an_earlier_version(workdir: Path) -> None:
+def test_missing_confusion_matrix(workdir: Path) -> None:
     folder = write_run(workdir / "run", ("a", "b"))
     (folder / "confusion.json").unlink()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    bare = [{k: v for k, v in line.items() if k not in ("phase", "candidate")} for line in lines]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bare))
-    about = json.loads((folder / "run.json").read_text())
-    about["run"] |= {"method": "metalabelnet", "warmup": 1}
-    (folder / "run.json").write_text(json.dumps(about))
-    (folder / "labels.csv").write_text(
-        "index,id,given,label,confidence,suspect,true,p_a,p_b\n0,0,a,a,0.6,0,a,0.6,0.4\n1,1,a,b,0.8,1,b,0.2,0.8\n"
-    )
     report = parse_report(folder)
     assert "The run folder has no confusion.json" in report.text
     assert "Accuracy of each class" in report.text
-    assert "warm-up: epoch 0; after warm-up: epochs 1 to 2" in report.text
-    assert "Top 2 suspects" in report.text
-    assert re.search(r"1 given a corrected b 80\.0 % suspicion 0\.800 .* suspicion 0\.400", report.text)
 
 
 def test_unnamed_phases(workdir: Path) -> None:

@@ -75,14 +75,14 @@ def test_resume_rejects_changed_table_cells(tmp_path: Path) -> None:
     train(run, folder=tmp_path / "run", resume=True)
 
 
-def test_run_folder_without_digest_can_be_resumed(tmp_path: Path) -> None:
+def test_run_folder_without_digest_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run = start_and_stop(write_npz(tmp_path / "tiny.npz"), folder)
     metadata = json.loads((folder / "run.json").read_text())
     del metadata["data_digest"]
     (folder / "run.json").write_text(json.dumps(metadata))
-    train(run, folder=folder, resume=True)
-    assert RunFolder(folder).finished
+    with pytest.raises(InputError, match="'data_digest' is missing"):
+        train(run, folder=folder, resume=True)
 
 
 def move_to_disk(problem: Problem, folder: Path) -> Problem:

@@ -284,7 +284,7 @@ def test_resume_rejects_a_changed_default(tmp_path: Path) -> None:
     """run.json stores the values of all settings of the method, also defaults."""
     files = RunFolder(tmp_path / "run")
     run = Run(method="metalabelnet")
-    files.create(run, classes=["a", "b"], shape=[4], own_net=None)
+    files.create(run, classes=["a", "b"], shape=[4], bytes=False, own_net=None, data_digest="")
     metadata = json.loads((files.path / "run.json").read_text())
     assert metadata["method_settings"]["beta"] == 0.01
     metadata["method_settings"]["beta"] = 0.5
@@ -312,7 +312,7 @@ def test_trailing_slash_of_the_data_folder_makes_no_difference(tmp_path: Path) -
     assert [run.data[-1] for run in runs] == ["s", "/"]
     for number, (run, other) in enumerate((runs, runs[::-1])):
         files = RunFolder(tmp_path / f"run{number}")
-        files.create(run, classes=["a", "b"], shape=[4], own_net=None)
+        files.create(run, classes=["a", "b"], shape=[4], bytes=False, own_net=None, data_digest="")
         files.check(other, resume=True)
         assert files.run() == run
         with pytest.raises(InputError, match="was started with data = "):
@@ -322,6 +322,8 @@ def test_trailing_slash_of_the_data_folder_makes_no_difference(tmp_path: Path) -
 def test_run_with_other_data_detects_its_format(tmp_path: Path) -> None:
     files = RunFolder(tmp_path / "run")
     (tmp_path / "images").mkdir()
-    files.create(Run(data=f"{tmp_path}/images"), classes=["a", "b"], shape=[4], own_net=None)
+    files.create(
+        Run(data=f"{tmp_path}/images"), classes=["a", "b"], shape=[4], bytes=False, own_net=None, data_digest=""
+    )
     assert files.run().data_format == "folder"
     assert files.run(data="table.csv").data_format == "table"
