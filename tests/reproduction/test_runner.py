@@ -343,7 +343,11 @@ def test_rejected_group_is_not_retried_forever(tmp_path: Path, monkeypatch: pyte
     assert harness.runner.failures == [f"{one}: digits cannot be read" for one in three_specs()]
 
 
-@pytest.mark.parametrize("options", [{"concurrent": 1}, {"concurrent": 2}, {"concurrent": 8}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrent": 1}, {"concurrent": 2}, {"concurrent": 8}, pytest.param({"workers": 2}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_rejected_run_is_reported_and_others_continue(tmp_path: Path, options: dict[str, int]) -> None:
     first, second, third = three_specs()
     wrong = dataclasses.replace(second, fields={**second.fields, "clean": 10**5})
