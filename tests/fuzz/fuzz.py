@@ -9,7 +9,8 @@ folder, HOME and TMPDIR. Violations:
     traceback   an exception was not handled
     exit code   other than 0 (success), 1 (a run failed), 2 (wrong input) or 130 (stopped)
     message     not one line of at most 300 characters for exit code 2, or control characters
-    hang        no end after 60 seconds (a command that trains is stopped by SIGTERM after 20)
+    hang        no end after 60 seconds of CPU time, 60 seconds without any, or 300 seconds on a busy machine
+                (a command that trains is stopped by SIGTERM after 20)
     writes      something changed outside of the places that the command names, or at all for exit code 2
 """
 
@@ -43,7 +44,7 @@ from metalabelnet.review import server
 
 MAX_MESSAGE_CHARACTERS = 300
 SECONDS_UNTIL_STOP = 20  # of a command that trains
-SECONDS_UNTIL_HANG = 60
+SECONDS_UNTIL_HANG, MAX_SECONDS = 60, 300  # CPU time, or time without any; in all, where other processes are busy
 MEMORY_BYTES, FILE_BYTES = 6 << 30, 1 << 28  # more memory than this process has, and the largest file
 TRAINING = ("train", "compare", "reproduce")
 UNCAUGHT = 70  # exit code of a child that ended with an exception
@@ -109,6 +110,7 @@ class Sandbox:
         if pid == 0:
             self._be_child(case)
         start, stopped = time.monotonic(), False
+        used, last_use = 0.0, start
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -120,7 +122,10 @@ class Sandbox:
             if case.command in TRAINING and seconds > SECONDS_UNTIL_STOP and not stopped:
                 stopped = True
                 os.kill(pid, signal.SIGTERM)
-            if seconds > SECONDS_UNTIL_HANG:
+            if (now_used := cpu_seconds(pid)) > used:
+                used, last_use = now_used, time.monotonic()
+            idle = time.monotonic() - last_use
+            if max(used, idle) > SECONDS_UNTIL_HANG or seconds > MAX_SECONDS:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 return 0, True
@@ -155,6 +160,12 @@ class Sandbox:
             os._exit(code)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def limit_memory() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, size + MEMORY_BYTES))
@@ -178,7 +189,7 @@ def check_output(code: int, err: str, *, hung: bool) -> Iterator[tuple[str, str]
     lines = err.splitlines()
     last = lines[-1] if lines else ""
     if hung:
-        yield "hang", f"after {SECONDS_UNTIL_HANG} s; last line: {last[:200]}"
+        yield "hang", f"after {SECONDS_UNTIL_HANG} s of CPU time, or without any; last line: {last[:200]}"
         return
     if "Traceback (most recent call last)" in err or "Exception ignored" in err:
         place = [line.strip() for line in lines if line.startswith('  File "') and "/metalabelnet/" in line]

@@ -132,8 +132,8 @@ def test_damaged_file_is_named(name: str, content: str | bytes, message: str, tm
         ("{}", "is not a file of a metalabelnet run"),
         ("[1]", "is not a file of a metalabelnet run"),
         (
-            '{"run": {"speed": 3}, "classes": [], "shape": [4], "bytes": false, "data_digest": "", "own_net": null, '
-            '"method_settings": {}}',
+            '{"run": {"speed": 3}, "classes": [], "shape": [4], "bytes": true, "data_digest": "", '
+            + '"own_net": null, "method_settings": {}}',
             "written by another version",
         ),
     ],
