@@ -124,6 +124,9 @@ def test_damaged_file_is_named(name: str, content: str | bytes, message: str, tm
     assert "\n" not in str(error.value)
 
 
+COMPLETE = {"classes": [], "shape": [4], "bytes": True, "data_digest": "", "own_net": None, "method_settings": {}}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -131,11 +134,7 @@ def test_damaged_file_is_named(name: str, content: str | bytes, message: str, tm
         ("{", "cannot be read"),
         ("{}", "is not a file of a metalabelnet run"),
         ("[1]", "is not a file of a metalabelnet run"),
-        (
-            '{"run": {"speed": 3}, "classes": [], "shape": [4], "bytes": true, "data_digest": "", '
-            + '"own_net": null, "method_settings": {}}',
-            "written by another version",
-        ),
+        (json.dumps(COMPLETE | {"run": {"speed": 3}}), "written by another version"),
     ],
 )
 def test_folder_that_is_not_a_run_is_rejected(content: str | None, message: str, tmp_path: Path) -> None:
