@@ -51,6 +51,7 @@ def test_chunks_of_large_samples_are_small() -> None:
     assert sizes == [2, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_identically_from_disk(method: str, tmp_path: Path) -> None:
     problem = small_problem(unlabeled=6)

@@ -54,18 +54,19 @@ def test_file_of_a_method_links_its_paper(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_cost_estimate_comes_from_traits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step takes one second by this clock; changing the traits changes the estimate."""
+    """A step takes one second by this clock, evaluating a batch a third; changing the traits changes the estimate."""
     seconds = iter(range(10**6))
     monkeypatch.setattr(cost_estimate, "_now", lambda _device: float(next(seconds) * cost_estimate.TIMED_STEPS))
     run, problem = small_run(name, epochs=3, warmup=1), small_problem()
     steps = 3 * (len(problem.train) // run.batch_size)
-    assert estimate_cost(run, problem).seconds == pytest.approx(steps * METHODS[name].traits.relative_cost)
+    evaluation = 3 * 99 / run.batch_size / 3  # of 48 training, 12 clean, 9 validation and 30 test images
+    assert estimate_cost(run, problem).seconds == pytest.approx(steps * METHODS[name].traits.relative_cost + evaluation)
     estimates = []
     for looks_ahead in (False, True):
         traits = dataclasses.replace(METHODS[name].traits, relative_cost=7.0, looks_ahead=looks_ahead)
         monkeypatch.setattr(METHODS[name], "traits", traits)
         estimates.append(estimate_cost(run, problem))
-    assert estimates[0].seconds == pytest.approx(7 * steps)
+    assert estimates[0].seconds == pytest.approx(7 * steps + evaluation)
     assert estimates[0].bytes < estimates[1].bytes
 
 

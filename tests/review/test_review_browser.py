@@ -119,8 +119,13 @@ def test_conflict_between_tabs(chromium: Any, start: Callable[..., ReviewServer]
     wait_until(lambda: two.locator(f"#{first} .verdict b").inner_text() != "unusable")
 
 
-@pytest.mark.parametrize("width", [320, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        *((320, "light"), (1280, "dark")),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in ((320, "dark"), (1280, "light"))),
+    ],
+)
 def test_layout_fits_and_elements_have_names(
     chromium: Any, start: Callable[..., ReviewServer], width: int, scheme: str
 ) -> None:

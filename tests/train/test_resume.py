@@ -51,8 +51,20 @@ def stop_after(steps: int) -> Callable[[], bool]:
     return stop
 
 
-@pytest.mark.parametrize("method", BASIC_METHODS)
-@pytest.mark.parametrize("moment", ["first", "warm-up", "end of warm-up", "phase 2 begins", "phase 2", "last"])
+MOMENTS = ("first", "warm-up", "end of warm-up", "phase 2 begins", "phase 2", "last")
+
+
+@pytest.mark.parametrize(
+    ("method", "moment"),
+    [
+        pytest.param(
+            *(method, moment),
+            marks=() if method == "metalabelnet" or moment in ("end of warm-up", "last") else pytest.mark.slow,
+        )
+        for method in BASIC_METHODS
+        for moment in MOMENTS
+    ],
+)
 def test_resume_gives_same_bytes(
     method: str, moment: str, data: Path, uninterrupted: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
