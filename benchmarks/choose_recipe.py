@@ -26,7 +26,7 @@ from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.seeds import generator
 from metalabelnet.train import make_run, train
 from metalabelnet.train.prepare import prepare
-from metalabelnet.train.run_folder import commit, versions
+from metalabelnet.train.versions import commit, versions
 
 METHODS = ("cross-entropy", "fine-tune")
 NOISES = ("uniform:0.4", "feature:0.4")
