@@ -5,7 +5,6 @@ import io
 import os
 import random
 import re
-import resource
 import shutil
 import sqlite3
 import stat
@@ -562,34 +561,3 @@ def test_labels_are_exported_without_pytorch(run: Path, tmp_path: Path) -> None:
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert output.splitlines()[-1] == "0 False"
     assert len(read_csv(tmp_path / "labels.csv")) == 60
-
-
-@pytest.mark.slow
-def test_export_of_100000_labels_takes_seconds(trained: Path, run: Path, tmp_path: Path) -> None:
-    """At most 2 s of CPU time where nothing else runs, once the samples are imported; 3 s allow for other load."""
-    table, labels = (file.read_text().splitlines() for file in (trained / "table.csv", run / "labels.csv"))
-    count = 100_000 // (len(table) - 1)
-    (tmp_path / "table.csv").write_text("\n".join([f"id,{table[0]}", *_number_rows(table[1:], count)]) + "\n")
-    header = labels[0].split(",")
-    rows = [dict(zip(header, line.split(","), strict=True)) for line in labels[1:]]
-    with (run / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, header)
-        writer.writeheader()
-        for k in range(count):
-            for row in rows:
-                index = k * (len(table) - 1) + int(row["index"])
-                writer.writerow(row | {"index": index, "id": f"r{index}"})
-    (run / "digests.json").unlink()
-    words = f"review {run} --data {tmp_path}/table.csv --export labels -o {tmp_path}/out.csv".split()
-    seconds = []
-    for _ in range(2):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "metalabelnet", *words], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert len(read_csv(tmp_path / "out.csv")) == count * (len(table) - 1)
-    assert seconds[1] < 3, seconds
-
-
-def _number_rows(lines: list[str], count: int) -> list[str]:
-    return [f"r{k * len(lines) + i},{line}" for k in range(count) for i, line in enumerate(lines)]
