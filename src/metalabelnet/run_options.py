@@ -135,7 +135,9 @@ class RunOptions:
         "default: a fifth of the clean set is held out to select the epoch; paper: all of it trains and selects",
     )
     net: str = _option(
-        "auto", "network: auto, cnn8, small-cnn, mlp, text-mlp, timm:NAME, torchvision:NAME, MODULE:FUNCTION"
+        "auto",
+        "network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, timm:NAME, "
+        "torchvision:NAME, MODULE:FUNCTION",
     )
     pretrained: str | None = _option(
         None, "start from pretrained weights of timm or torchvision: from FILE, or downloaded if no file is named"

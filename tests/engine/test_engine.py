@@ -18,6 +18,7 @@ from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.engine.tracing import trace_step
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method
+from metalabelnet.nets.resnet import PreActResNet, ResNet
 from metalabelnet.train.build_method import build_method
 from small_runs import make_batches, small_problem, small_run
 
@@ -32,10 +33,15 @@ def assert_same_state(method: Method, expected: Method, tolerance: float = 1e-9)
 
 
 def compare_with_eager(
-    name: str, net: Callable[[], nn.Module] | None = None, tolerance: float = 1e-9, **options: Any
+    name: str,
+    net: Callable[[], nn.Module] | None = None,
+    tolerance: float = 1e-9,
+    dtype: str = "float64",
+    schedule: dict[str, int] | None = None,
+    **options: Any,
 ) -> Engine:
     """Run one step by each from every state along an eager run; every tensor of the state must be the same after it."""
-    run, problem = small_run(name, dtype="float64"), small_problem()
+    run, problem = small_run(name, dtype=dtype, **schedule or {}), small_problem()
     eager, other = build_method(run, problem, net and net()), build_method(run, problem, net and net())
     all_batches = make_batches(run, problem, eager)
     engine = Engine(other, all_batches.make_batch, traced=True, **{"compile": False, **options})
@@ -54,7 +60,7 @@ def compare_with_eager(
             steps += 1
         for method in (eager, other):
             method.end_epoch(epoch)
-    assert steps >= 20
+    assert steps >= 3 * eager.epochs
     return engine
 
 
@@ -238,7 +244,7 @@ class DataDependentNet(nn.Sequential):
         return super().forward(x if x.mean() > 0 else -x)
 
 
-def seeded(net: type[nn.Module]) -> Callable[[], nn.Module]:
+def seeded(net: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(0)
@@ -250,6 +256,31 @@ def seeded(net: type[nn.Module]) -> Callable[[], nn.Module]:
 @pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus"])
 def test_residual_network_is_traced(name: str) -> None:
     assert compare_with_eager(name, seeded(TinyResNet)).traced
+
+
+def small_preact_resnet() -> nn.Module:
+    """The blocks of preact-resnet18 and wide-resnet-28-2: one without a projection, one with a projection."""
+    return PreActResNet((1, 8, 8), 3, stem=4, widths=(4, 6), depths=(1, 1), final_norm=True)
+
+
+def small_resnet() -> nn.Module:
+    """The blocks of resnet34."""
+    return ResNet((1, 8, 8), 3, widths=(4, 6), depths=(1, 1))
+
+
+def test_preactivation_network_is_traced() -> None:
+    schedule = {"epochs": 1, "warmup": 0}
+    assert compare_with_eager("metalabelnet", seeded(small_preact_resnet), schedule=schedule).traced
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [small_preact_resnet, small_resnet])
+@pytest.mark.parametrize("name", ["cross-entropy", "metalabelnet"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_residual_networks_of_the_package_are_traced(
+    name: str, net: Callable[[], nn.Module], dtype: str, tolerance: float
+) -> None:
+    assert compare_with_eager(name, seeded(net), tolerance, dtype).traced
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from metalabelnet.nets.head import FeatureExtractor, find_head
 SHAPES = [
     ("cnn8", (3, 32, 32)),
     ("cnn8", (3, 40, 24)),
+    ("preact-resnet18", (1, 8, 8)),
+    ("wide-resnet-28-2", (5, 16, 16)),
     ("small-cnn", (1, 8, 8)),
     ("small-cnn", (1, 28, 28)),
     ("mlp", (7,)),
@@ -111,7 +113,7 @@ def test_default_net_depends_on_shape() -> None:
 def test_wrong_names_and_shapes_raise_input_error() -> None:
     with pytest.raises(InputError, match="did you mean 'cnn8'"):
         build("cnn9", (3, 32, 32), 10, seed=0)
-    for name, shape in (("cnn8", (5,)), ("cnn8", (3, 4, 4)), ("small-cnn", (1, 2, 2))):
+    for name, shape in (("cnn8", (5,)), ("cnn8", (3, 4, 4)), ("resnet34", (3, 7, 9)), ("small-cnn", (1, 2, 2))):
         with pytest.raises(InputError, match=f"network {name} does not accept samples of shape"):
             build(name, shape, 10, seed=0)
     assert all(kind.summary for kind in NETS.values())

@@ -12,6 +12,7 @@ from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.nets import external
 from metalabelnet.nets.cnn8 import CNN8
 from metalabelnet.nets.mlp import MLP
+from metalabelnet.nets.resnet import preact_resnet18, resnet34, wide_resnet_28_2
 from metalabelnet.nets.small_cnn import SmallCNN
 
 if TYPE_CHECKING:
@@ -34,11 +35,30 @@ class NetKind:
     make: Callable[[tuple[int, ...], int], nn.Module]
 
 
+def _is_image_of_8_pixels(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and min(shape[1:]) >= 8
+
+
 NETS: dict[str, NetKind] = {
     "cnn8": NetKind(
         summary="the paper's 8-layer CNN, for images of 8 pixels or more",
-        accepts=lambda shape: len(shape) == 3 and min(shape[1:]) >= 8,
+        accepts=_is_image_of_8_pixels,
         make=CNN8,
+    ),
+    "preact-resnet18": NetKind(
+        summary="pre-activation ResNet-18 with a 3×3 first convolution, for images of 8 to 64 pixels",
+        accepts=_is_image_of_8_pixels,
+        make=preact_resnet18,
+    ),
+    "resnet34": NetKind(
+        summary="ResNet-34 with a 3×3 first convolution, for images of 8 to 64 pixels",
+        accepts=_is_image_of_8_pixels,
+        make=resnet34,
+    ),
+    "wide-resnet-28-2": NetKind(
+        summary="wide ResNet of depth 28 and widening factor 2, for images of 8 to 64 pixels",
+        accepts=_is_image_of_8_pixels,
+        make=wide_resnet_28_2,
     ),
     "small-cnn": NetKind(
         summary="three convolutions, for images of 8 to 28 pixels",
@@ -95,8 +115,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int, pretrai
     Parameters
     ----------
     name : str
-        A key of `NETS` ("cnn8", "small-cnn", "mlp", "text-mlp"), "timm:NAME", "torchvision:NAME", or
-        "MODULE:FUNCTION" for a function of the user, called with `shape` and `classes`.
+        A key of `NETS` ("cnn8", "preact-resnet18", "resnet34", "wide-resnet-28-2", "small-cnn", "mlp", "text-mlp"),
+        "timm:NAME", "torchvision:NAME", or "MODULE:FUNCTION" for a function of the user, called with `shape` and
+        `classes`.
     shape : tuple of int
         Shape of one sample: (channels, height, width) or (columns,).
     classes : int
@@ -121,6 +142,8 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int, pretrai
     ----------
     .. [1] G. Algan and I. Ulusoy, "MetaLabelNet: Learning to Generate Soft-Labels from Noisy-Labels", 2021,
        https://arxiv.org/abs/2103.10869 (the 8-layer CNN)
+    .. [2] K. He et al., "Identity Mappings in Deep Residual Networks", ECCV 2016, https://arxiv.org/abs/1603.05027
+    .. [3] S. Zagoruyko and N. Komodakis, "Wide Residual Networks", BMVC 2016, https://arxiv.org/abs/1605.07146
 
     Examples
     --------

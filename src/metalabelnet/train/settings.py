@@ -77,7 +77,8 @@ class Run(RunOptions):
     protocol : {"default", "paper"}, default "default"
         Clean samples that select the epoch: a held-out fifth, or all of them.
     net : str, default "auto"
-        Network: auto, cnn8, small-cnn, mlp, text-mlp, timm:NAME, torchvision:NAME, MODULE:FUNCTION.
+        Network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, timm:NAME,
+        torchvision:NAME, MODULE:FUNCTION.
     pretrained : str, optional
         Weights file to start from, or "hub" to download them (timm and torchvision only).
     head : str, optional
