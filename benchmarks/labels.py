@@ -2,7 +2,7 @@
 
     python benchmarks/labels.py digits --noise uniform:0.1 feature:0.4 --seed 0 1 2
     python benchmarks/labels.py fashion-mnist --noise uniform:0.4 --epochs 6
-    python benchmarks/labels.py cifar10n --labels CIFAR-10_human.pt --save DIR     train and save (without cleanlab)
+    python benchmarks/labels.py cifar10n --data-dir DIR --save DIR              train and save (without cleanlab)
     python benchmarks/labels.py cifar10n --from DIR --json results/labels/x.jsonl  score saved runs
     python benchmarks/labels.py --table results/labels/*.jsonl                     print the table as Markdown
 
@@ -99,19 +99,6 @@ def write_fashion_mnist(folder: Path, data_dir: str | None) -> Path:
             classes=np.array(data.classes),
         )
     return file
-
-
-def human_noise(file: Path, folder: Path) -> str:
-    """The "worst" human labels of CIFAR-10N (Wei et al. 2022) as a noise."""
-    labels = folder / "cifar10n-worst.npy"
-    if not labels.exists():
-        from numpy._core.multiarray import _reconstruct
-
-        allowed = [_reconstruct, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("int64", "int32"))]
-        with torch.serialization.safe_globals([*allowed, (_reconstruct, "numpy.core.multiarray._reconstruct")]):
-            content = torch.load(file, weights_only=True)
-        np.save(labels, np.asarray(content["worse_label"]).astype(np.int64))
-    return f"file:{labels}"
 
 
 class RecordingSnapshots(Snapshots):
@@ -303,7 +290,6 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--data-dir")
-    parser.add_argument("--labels", type=Path, help="CIFAR-10_human.pt, for cifar10n")
     parser.add_argument("--save", type=Path, metavar="DIR", help="train and save to this folder without scoring")
     parser.add_argument("--from", dest="saved", type=Path, metavar="DIR", help="score the runs saved in this folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="file to write result lines to")
@@ -320,9 +306,7 @@ def main() -> None:
         names = sorted(file.name.removesuffix(".run.npz") for file in args.saved.glob(f"{args.data}-*.run.npz"))
     else:
         if args.data == "cifar10n":
-            args.noise = (
-                [human_noise(args.labels, args.folder)] if args.labels else parser.error("cifar10n needs --labels")
-            )
+            args.noise = ["cifar10n:worst"]
         names = [train_missing(args, noise, seed) for noise in args.noise for seed in args.seed]
     if args.save:
         return

@@ -31,17 +31,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from metalabelnet.data import load
+from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.errors import RunStopped
 from metalabelnet.launch.concurrent_runs import train_concurrently
 from metalabelnet.launch.process_pool import Job
 from metalabelnet.methods import METHODS
+from metalabelnet.noise.cifar_n import CLEAN_LABELS, FILES, read_human_labels
 from metalabelnet.reproduction import beyond
 from metalabelnet.reproduction.experiments import RunSpec
-from metalabelnet.reproduction.resources import Resources, check_noise_probs, write_human_labels
+from metalabelnet.reproduction.resources import Resources, check_noise_probs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,15 +107,12 @@ def main() -> None:
         return
     deadline = time.monotonic() + args.seconds
     work = args.out or Path(tempfile.mkdtemp(prefix="variants-"))
-    human = None if args.human_labels is None else write_human_labels(args.human_labels, work / "noise")
     probs = None if args.noise_probs is None else check_noise_probs(args.noise_probs)
     data_dir = args.data_dir
     if args.development_split is not None:
         names = {cell_data(cell) for cell in args.cells.split(",")}
-        data_dir, probs = write_development_split(args.data_dir, probs, human, args.development_split, names)
-    resources = Resources(
-        data_dir=data_dir, noise_probs=probs, human_labels=human, device=args.device, dtype=args.dtype
-    )
+        data_dir, probs = write_development_split(args.data_dir, probs, args.development_split, names)
+    resources = Resources(data_dir=data_dir, noise_probs=probs, device=args.device, dtype=args.dtype)
     runs = plan_runs(args, resources, work)
     jobs = [job for _, job in runs]
     print(f"{len(jobs)} runs to train", flush=True)
@@ -149,7 +149,7 @@ def cell_data(cell: str) -> str:
 
 
 def write_development_split(
-    data_dir: Path | None, probs: Path | None, human: Path | None, folder: Path, names: set[str]
+    data_dir: Path | None, probs: Path | None, folder: Path, names: set[str]
 ) -> tuple[Path, Path | None]:
     """Write the training images to a folder, the last ones as test images, and cut the noise files accordingly."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,8 +173,11 @@ def write_development_split(
     if probs is not None:
         np.save(folder / "probabilities.npy", np.load(probs)[:-DEVELOPMENT_IMAGES])
         probs = folder / "probabilities.npy"
-    for file in [] if human is None else human.glob("*.npy"):
-        np.save(file, np.load(file)[:-DEVELOPMENT_IMAGES])
+    human_labels = data_folder(data_dir) / FILES["cifar10n"].name
+    if human_labels.is_file():
+        keys = (CLEAN_LABELS, *FILES["cifar10n"].keys.values())
+        arrays = {key: read_human_labels(human_labels, FILES["cifar10n"], key)[key] for key in keys}
+        torch.save({key: a[:-DEVELOPMENT_IMAGES] for key, a in arrays.items()}, folder / human_labels.name)
     return folder, probs
 
 
@@ -249,7 +252,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--development-split", type=Path, metavar="DIR", help="train and test on training images only")
     parser.add_argument("--noise-probs", type=Path)
-    parser.add_argument("--human-labels", type=Path)
     parser.add_argument("--commit", metavar="ID", help="the commit to store if this is not a git checkout")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype")

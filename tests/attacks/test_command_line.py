@@ -288,12 +288,6 @@ REFUSED = {
             "fig-curves --smoke --noise-probs x": "--noise-probs: --smoke trains on digits with noise of its own",
             "fig-curves --cells uniform:0.4 --noise-probs x": "--noise-probs x: none of these runs has feature noise",
         },
-        "--human-labels": {
-            "cifar10n --list --human-labels x": "--human-labels: --list trains and writes nothing",
-            "cifar10n --tables-only --human-labels x": "--human-labels: --tables-only trains nothing",
-            "cifar10n --smoke --human-labels x": "--human-labels: --smoke trains on digits with noise of its own",
-            "fig-curves --human-labels x": "--human-labels x: none of these runs uses CIFAR-10N",
-        },
         "--figures": {"--list --figures x": "--figures: --list trains and writes nothing"},
         "--doc": {
             "--list --doc x": "--doc: --list trains and writes nothing",

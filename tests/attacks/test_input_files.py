@@ -32,7 +32,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.input_files.image_files import FORMATS, read_header
 from metalabelnet.nets.external import read_weights
-from metalabelnet.noise.cifar10n import read_human_labels
+from metalabelnet.noise.cifar_n import FILES, read_human_labels
 from metalabelnet.noise.feature_dependent import read_probabilities
 from metalabelnet.noise.from_file import load_lines, load_npy
 from metalabelnet.report.thumbnails import thumbnail_from_file
@@ -243,7 +243,7 @@ FIFO_READERS = {
     "labels.txt": lambda path: load_lines(path, "label file"),
     "weights.pt": read_weights,
     "weights.safetensors": read_weights,
-    "CIFAR-10_human.pt": read_human_labels,
+    "CIFAR-10_human.pt": lambda path: read_human_labels(path, FILES["cifar10n"], "worse_label"),
     "x.png": lambda path: images.decode(path, (3, 8, 8)),
     "header.png": read_header,
     "thumbnail.png": thumbnail_from_file,

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from metalabelnet.noise.spec import CIFAR10N_SETS
 from metalabelnet.train import RunFolder, make_run
 from metalabelnet.train.settings import Run
 
@@ -29,6 +31,18 @@ def write_npz(path: Path, **changes: Any) -> Path:
     arrays = {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test, "classes": np.array(CLASSES)}
     np.savez(path, **{name: array for name, array in (arrays | changes).items() if array is not None})
     return path
+
+
+def write_human_labels(folder: Path, true: torch.Tensor) -> None:
+    """Write stand-ins of the files of CIFAR-10N and CIFAR-100N; the k-th label set has every k-th label wrong."""
+    clean = true.clamp_min(0).numpy()
+    keys = ("worse_label", "aggre_label", "random_label1", "random_label2", "random_label3")
+    arrays = {"clean_label": clean}
+    for k, _ in enumerate(CIFAR10N_SETS, 1):
+        wrong = np.arange(len(clean)) % k == k - 1
+        arrays[keys[k - 1]] = np.where(wrong, (clean + 1) % (clean.max() + 1), clean)
+    torch.save(arrays, folder / "CIFAR-10_human.pt")
+    torch.save({"clean_label": clean, "noisy_label": arrays["aggre_label"]}, folder / "CIFAR-100_human.pt")
 
 
 def tiny_run(path: Path, method: str = "metalabelnet", **changes: Any) -> Run:

@@ -32,6 +32,7 @@ from metalabelnet.noise import (
 )
 from metalabelnet.noise.class_dependent import CIFAR10_CLASSES
 from metalabelnet.noise.spec import flip_count
+from tiny_data import write_human_labels
 
 quick = settings(max_examples=50, deadline=None)
 rates = st.floats(0, 1, exclude_max=True)
@@ -61,7 +62,7 @@ def raises_input_error(message: str) -> pytest.RaisesExc[InputError]:
 # --- specification -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["none", "uniform:0.4", "class:0.3", "feature:0.25"])
+@pytest.mark.parametrize("spec", ["none", "uniform:0.4", "class:0.3", "feature:0.25", "cifar10n:worst", "cifar100n"])
 def test_parse_and_str_are_inverse(spec: str) -> None:
     assert str(Noise.parse(spec)) == spec
 
@@ -84,7 +85,7 @@ def test_parse_and_str_keep_every_rate(rate: float) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("unifrom:0.4", "unknown noise 'unifrom': did you mean 'uniform'? choose from class, feature, file"),
+        ("unifrom:0.4", "unknown noise 'unifrom': did you mean 'uniform'? choose from asymmetric, cifar100n,"),
         ("", "unknown noise ''"),
         ("uniform", "noise 'uniform' has no rate; write uniform:RATE, for example uniform:0.4"),
         ("class:", "noise 'class:' has no rate; write class:RATE"),
@@ -98,6 +99,9 @@ def test_parse_and_str_keep_every_rate(rate: float) -> None:
         ("feature:inf", "noise rate inf is not in [0, 1)"),
         ("none:0.4", "noise 'none:0.4': 'none' takes neither rate nor file; write none"),
         ("none:", "'none' takes neither rate nor file"),
+        ("cifar10n", "noise 'cifar10n' has no set; write cifar10n:SET, for example cifar10n:worst"),
+        ("cifar10n:wrost", "unknown label set of CIFAR-10N 'wrost': did you mean 'worst'?"),
+        ("cifar100n:worst", "'cifar100n' takes neither rate nor file; write cifar100n"),
         ("file:not/there.npy", "noise 'file:not/there.npy': there is no file 'not/there.npy'"),
     ],
 )
@@ -117,10 +121,15 @@ def test_constructor_checks_arguments() -> None:
         Noise(kind="none", rate=0.2)
     with raises_input_error("noise rate 2 is not in [0, 1)"):
         Noise(kind="class", rate=2)
+    with raises_input_error("noise 'cifar10n' takes a label set only"):
+        Noise(kind="cifar10n", label_set="worst", rate=0.2)
 
 
 def test_every_kind_has_summary_and_reference() -> None:
-    assert list(NOISE_KINDS) == ["none", "uniform", "class", "feature", "matrix", "file"]
+    assert list(NOISE_KINDS) == [
+        "none", "uniform", "symmetric", "asymmetric", "class", "feature", "instance", "cifar10n", "cifar100n", "matrix",
+        "file",
+    ]  # fmt: skip
     for name, kind in NOISE_KINDS.items():
         assert kind.usage.startswith(name)
         assert kind.summary
@@ -503,37 +512,42 @@ def test_labels_of_wrong_shape_raise_input_error(tmp_path: Path) -> None:
 # --- all kinds ----------------------------------------------------------------------------------
 
 
-def make_noise(kind: str, folder: Path) -> Noise:
+def make_noise(kind: str, true: Tensor, folder: Path) -> Noise:
+    write_human_labels(folder, true)
     (folder / "matrix.csv").write_text("0.5,0.5,0\n0,0.5,0.5\n0.5,0,0.5\n")
     (folder / "file.csv").write_text("1\n" * 60)
-    argument = {"RATE": "0.5", "FILE": folder / f"{kind}.csv", "": ""}[NOISE_KINDS[kind].argument]
+    argument = {"RATE": "0.5", "FILE": folder / f"{kind}.csv", "SET": "worst", "": ""}[NOISE_KINDS[kind].argument]
     return Noise.parse(f"{kind}:{argument}" if argument else kind)
 
 
 @pytest.mark.parametrize("kind", list(NOISE_KINDS))
 def test_contract_of_every_kind(kind: str, tmp_path: Path) -> None:
-    noise = make_noise(kind, tmp_path)
     true = torch.tensor([0, 1, 2, -1, 2, 1] * 10)
-    before, p = true.clone(), torch.rand(60, 3, generator=rng(1))
-    out = corrupt(noise, true, names(3), rng(), probabilities=p)
+    classes = CIFAR10_CLASSES if kind == "asymmetric" else names(3)
+    noise = make_noise(kind, true, tmp_path)
+    before, x = true.clone(), torch.rand(60, 4, generator=rng(2))
+    options = {"probabilities": torch.rand(60, 3, generator=rng(1)), "read_samples": x.__getitem__, "folder": tmp_path}
+    out = corrupt(noise, true, classes, rng(), **options)
     assert torch.equal(true, before)
     assert out.dtype == torch.int64
     assert out.data_ptr() != true.data_ptr()
     assert torch.equal(out == -1, true == -1)
     assert int(out.max()) <= 2
-    assert torch.equal(out, corrupt(noise, true, names(3), rng(), probabilities=p))
+    assert torch.equal(out, corrupt(noise, true, classes, rng(), **options))
     assert (actual_noise_rate(true, out) == 0) == (kind == "none")
-    with raises_input_error(f"noise {noise}: a true label is 3; labels are 0 to 2, or -1 for unknown"):
-        corrupt(noise, torch.tensor([0, 3]), names(3), rng())
+    last = len(classes) - 1
+    with raises_input_error(f"noise {noise}: a true label is {last + 1}; labels are 0 to {last}, or -1 for unknown"):
+        corrupt(noise, torch.tensor([0, last + 1]), classes, rng())
     if kind != "none":
         with raises_input_error(f"noise {noise} changes true labels, but none of the 4 rows has one"):
-            corrupt(noise, torch.full((4,), -1), names(3), rng(), probabilities=torch.zeros(4, 3))
+            corrupt(noise, torch.full((4,), -1), classes, rng(), **options)
 
 
-@pytest.mark.parametrize("kind", ["uniform", "class", "feature"])
+@pytest.mark.parametrize("kind", ["uniform", "symmetric", "class", "feature", "instance"])
 def test_one_class_raises_input_error(kind: str) -> None:
+    options = {"probabilities": torch.zeros(4, 1), "read_samples": torch.zeros(4, 1).__getitem__}
     with raises_input_error("label noise needs at least 2 classes, not 1"):
-        corrupt(Noise(kind=kind, rate=0.5), torch.zeros(4).long(), ("a",), rng(), probabilities=torch.zeros(4, 1))
+        corrupt(Noise(kind=kind, rate=0.5), torch.zeros(4).long(), ("a",), rng(), **options)
 
 
 def test_feature_noise_needs_probabilities() -> None:

@@ -76,7 +76,7 @@ def test_recipe_is_the_papers() -> None:
 
 def test_cifar10n_takes_1000_clean_images_from_the_training_images() -> None:
     fields = run_spec("cifar10n", cell="worst").fields
-    assert (fields["split"], fields["clean"], fields["noise"]) == ("general", 1000, "file:cifar10n-worst")
+    assert (fields["split"], fields["clean"], fields["noise"]) == ("general", 1000, "cifar10n:worst")
 
 
 def test_point_changes_one_setting() -> None:

@@ -40,7 +40,7 @@ def test_line_is_small_and_contains_no_path(tmp_path: Path) -> None:
         assert "data_dir" not in text
     assert result_line(run_spec("cifar10-table"))["settings"]["noise_probs"] == "authors"
     assert result_line(run_spec("cifar10-table", cell="uniform:0.4"))["settings"]["noise_probs"] is None
-    assert result_line(run_spec("cifar10n", cell="worst"))["settings"]["noise"] == "file:cifar10n-worst"
+    assert result_line(run_spec("cifar10n", cell="worst"))["settings"]["noise"] == "cifar10n:worst"
 
 
 def test_one_file_per_data_set(tmp_path: Path) -> None:

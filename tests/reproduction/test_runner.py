@@ -401,7 +401,7 @@ def test_runs_without_their_noise_file_are_skipped(tmp_path: Path) -> None:
     assert harness.messages == ["skipped: 1 runs need --noise-probs FILE (the authors' student_logits.npy)"]
     with pytest.raises(InputError, match="nothing can be run: 1 runs need --noise-probs FILE"):
         harness.run(run_specs("cifar10-table", dataclasses.replace(selection, cells=("feature:0.4",))))
-    with pytest.raises(InputError, match="3 runs need --human-labels FILE"):
+    with pytest.raises(InputError, match=r"3 runs need CIFAR-10_human\.pt of CIFAR-10N in the data folder"):
         harness.run(run_specs("cifar10n", Selection(methods=("gce",))))
 
 

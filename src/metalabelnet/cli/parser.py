@@ -66,7 +66,7 @@ REPRODUCE_EXAMPLES = """examples:
   metalabelnet reproduce --list                                    tables and figures, and finished runs
   metalabelnet reproduce cifar10-table --methods metalabelnet --noise-probs student_logits.npy --budget 60
   metalabelnet reproduce ablation-beta --points 0.001,0.01 --noise-probs student_logits.npy
-  metalabelnet reproduce cifar10n --cells worst --human-labels CIFAR-10_human.pt
+  metalabelnet reproduce cifar10n --cells worst --data-dir DIR
   metalabelnet reproduce all --tables-only --doc docs/results/reproduction.md
   metalabelnet reproduce fig-curves --smoke                        a test in seconds, on digits
 """
@@ -237,7 +237,6 @@ def _add_reproduce(parser: Parser) -> None:
     add("--data-dir", type=Path, metavar="DIR", help=text)
     text = "the authors' student_logits.npy, for feature-dependent noise"
     add("--noise-probs", type=Path, metavar="FILE", help=text)
-    add("--human-labels", type=Path, metavar="FILE", help="CIFAR-10_human.pt, the labels of CIFAR-10N")
     add("--seeds", type=int, metavar="N", help="seeds per cell, from 0 on (default: as in the paper)")
     add("--methods", metavar="A,B", help="only these methods")
     text = "only these noises, such as uniform:0.4,feature:0.6, worst or (beyond) digits/uniform:0.4"

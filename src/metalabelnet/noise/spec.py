@@ -8,6 +8,7 @@ from pathlib import Path
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.input_files.regular_files import check_regular_file
 
+CIFAR10N_SETS = ("worst", "aggregate", "random1", "random2", "random3")
 UNLABELED = -1  # same value as in metalabelnet.data, which this package must not import
 
 
@@ -21,7 +22,7 @@ class NoiseKind:
 
     @property
     def argument(self) -> str:
-        """The argument after the colon: `RATE`, `FILE` or nothing."""
+        """The argument after the colon: `RATE`, `FILE`, `SET` or nothing."""
         return self.usage.partition(":")[2]
 
 
@@ -36,6 +37,17 @@ NOISE_KINDS: dict[str, NoiseKind] = {
         summary="that share of the labels is flipped to a random other class",
         reference="Angluin and Laird 1988; Algan and Ulusoy 2021",
     ),
+    "symmetric": NoiseKind(
+        usage="symmetric:RATE",
+        summary="that share of the labels is redrawn from all classes, the true one included",
+        reference="Li et al. 2020; Liu et al. 2020",
+    ),
+    "asymmetric": NoiseKind(
+        usage="asymmetric:RATE",
+        summary="that share of a class is flipped to one similar class, on CIFAR-10 (cat to dog, ...) "
+        "and CIFAR-100 (next class of the superclass)",
+        reference="Patrini et al. 2017",
+    ),
     "class": NoiseKind(
         usage="class:RATE",
         summary="that share of a class is flipped to one similar class (CIFAR-10: cat to dog, ...; "
@@ -46,6 +58,21 @@ NOISE_KINDS: dict[str, NoiseKind] = {
         usage="feature:RATE",
         summary="that share of the labels, closest to a network's decision boundary, is flipped to the other class",
         reference="Algan and Ulusoy 2020, 2021",
+    ),
+    "instance": NoiseKind(
+        usage="instance:RATE",
+        summary="each sample has its own flip rate around RATE and its own distribution of wrong labels",
+        reference="Xia et al. 2020",
+    ),
+    "cifar10n": NoiseKind(
+        usage="cifar10n:SET",
+        summary=f"human labels of CIFAR-10 ({', '.join(CIFAR10N_SETS)}), from CIFAR-10_human.pt in the data folder",
+        reference="Wei et al. 2022",
+    ),
+    "cifar100n": NoiseKind(
+        usage="cifar100n",
+        summary="human labels of CIFAR-100, from CIFAR-100_human.pt in the data folder",
+        reference="Wei et al. 2022",
     ),
     "matrix": NoiseKind(
         usage="matrix:FILE",
@@ -62,21 +89,23 @@ NOISE_KINDS: dict[str, NoiseKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """A kind of noise with its rate or its file. `str` is the inverse of `parse`.
+    """A kind of noise with its rate, its file or its label set. `str` is the inverse of `parse`.
 
     Parameters
     ----------
-    kind : {"none", "uniform", "class", "feature", "matrix", "file"}
-        See `NOISE_KINDS`.
+    kind : str
+        A key of `NOISE_KINDS`.
     rate : float, optional
-        Share of the labels to flip, in [0, 1), for "uniform", "class" and "feature".
+        Share of the labels to flip, in [0, 1), for kinds that are written KIND:RATE.
     path : Path, optional
         File of a "matrix" or of labels ("file").
+    label_set : {"worst", "aggregate", "random1", "random2", "random3"}, optional
+        Human labels of "cifar10n".
 
     Raises
     ------
     InputError
-        If there is no such kind, or rate or file are missing, superfluous or out of range.
+        If there is no such kind, or rate, file or label set are missing, superfluous or out of range.
 
     Examples
     --------
@@ -89,20 +118,29 @@ class Noise:
     kind: str
     rate: float | None = None
     path: Path | None = None
+    label_set: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in NOISE_KINDS:
             raise unknown_name_error("noise", self.kind, NOISE_KINDS)
         argument = NOISE_KINDS[self.kind].argument
-        if (self.rate is not None) != (argument == "RATE") or (self.path is not None) != (argument == "FILE"):
-            takes = {"RATE": "a rate and no file", "FILE": "a file and no rate", "": "neither rate nor file"}
-            raise InputError(f"noise {self.kind!r} takes {takes[argument]}")
+        given = {"RATE": self.rate, "FILE": self.path, "SET": self.label_set}
+        if any((value is not None) != (argument == name) for name, value in given.items()):
+            takes = {"RATE": "a rate and no file", "FILE": "a file and no rate", "SET": "a label set only"}
+            raise InputError(f"noise {self.kind!r} takes {takes.get(argument, 'neither rate nor file')}")
+        if self.label_set is not None and self.label_set not in CIFAR10N_SETS:
+            raise unknown_name_error("label set of CIFAR-10N", self.label_set, CIFAR10N_SETS)
         if self.rate is not None:
             check_rate(self.rate)
 
     def __str__(self) -> str:
-        argument = self.rate if self.rate is not None else self.path
+        argument = next((value for value in (self.rate, self.path, self.label_set) if value is not None), None)
         return self.kind if argument is None else f"{self.kind}:{argument}"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the labels are read from a file, which has one for every sample of the data."""
+        return self.kind in ("file", "cifar10n", "cifar100n")
 
     @classmethod
     def parse(cls, spec: str) -> Noise:
@@ -111,7 +149,7 @@ class Noise:
         Parameters
         ----------
         spec : str
-            `none`, `uniform:0.4`, `class:0.3`, `feature:0.4`, `matrix:FILE` or `file:FILE`.
+            As in the list of `metalabelnet noises`: `none`, `uniform:0.4`, `cifar10n:worst`, `file:FILE`, ….
 
         Returns
         -------
@@ -132,6 +170,8 @@ class Noise:
             return cls(kind=kind)
         if not value:
             raise InputError(f"noise {spec!r} has no {argument.lower()}; write {usage}{_example(argument, kind)}")
+        if argument == "SET":
+            return cls(kind=kind, label_set=value)
         if argument == "FILE":
             path = Path(value)
             try:
@@ -167,4 +207,5 @@ def check_classes(classes: int) -> None:
 
 
 def _example(argument: str, kind: str) -> str:
-    return f", for example {kind}:0.4" if argument == "RATE" else ""
+    examples = {"RATE": "0.4", "SET": CIFAR10N_SETS[0]}
+    return f", for example {kind}:{examples[argument]}" if argument in examples else ""

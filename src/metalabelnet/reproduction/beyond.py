@@ -66,6 +66,6 @@ def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, 
     data, _, noise = cell.partition("/")
     kind, _, rate = noise.partition(":")
     probe = {"noise_probs": "probe"} if kind == "feature" else {}
-    labels = {"authors": f"feature:{rate}", "worst": "file:cifar10n-worst"}.get(kind, noise)
+    labels = {"authors": f"feature:{rate}", "worst": "cifar10n:worst"}.get(kind, noise)
     fields = {**_DATA[data], "method": method, "noise": labels, **probe, "split": "general", "protocol": "default"}
     return {**fields, "seed": seed, **changes}

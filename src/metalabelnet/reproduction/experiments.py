@@ -83,7 +83,7 @@ class RunSpec:
     @property
     def needs_human_labels(self) -> bool:
         """Whether the run uses the human labels of CIFAR-10N."""
-        return str(self.fields["noise"]).startswith("file:")
+        return str(self.fields["noise"]).startswith("cifar10n:")
 
     def __str__(self) -> str:
         point = f" {self.point}" if self.point else ""
@@ -154,7 +154,7 @@ def cifar10n(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any
     The clean set is 1,000 training images, stratified by class; all test images are for testing. The recipe is that of
     the CIFAR-10 table, which selects the epoch on the clean set.
     """
-    changes = {"noise": f"file:cifar10n-{cell}", "split": "general", "clean": 1000, **changes}
+    changes = {"noise": f"cifar10n:{cell}", "split": "general", "clean": 1000, **changes}
     return cifar10(method, cell, seed, **changes)
 
 

@@ -13,8 +13,9 @@ import torch
 from metalabelnet import nets
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data import load
+from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.errors import InputError
-from metalabelnet.noise.cifar10n import read_human_labels
+from metalabelnet.noise.cifar_n import FILES
 from metalabelnet.train.noise_probe import log_probabilities
 from metalabelnet.train.settings import Run, make_run
 
@@ -38,8 +39,6 @@ class Resources:
         Folder of the data sets.
     noise_probs : Path or None
         The authors' class probabilities, from which their feature-dependent noise is drawn.
-    human_labels : Path or None
-        Folder with the CIFAR-10N labels, one .npy file for each set.
     device : str
         "auto", "cpu", "cuda", …
     dtype : str or None
@@ -50,28 +49,24 @@ class Resources:
 
     data_dir: Path | None = None
     noise_probs: Path | None = None
-    human_labels: Path | None = None
     device: str = "auto"
     dtype: str | None = None
     commit: str | None = None
 
     def missing(self, spec: RunSpec) -> str | None:
-        """The option that provides a file the run needs and that was not given, or None."""
+        """The file that the run needs and that was not given, with the option that provides it, or None."""
         if spec.needs_noise_probs and self.noise_probs is None:
             return "--noise-probs FILE (the authors' student_logits.npy)"
-        if spec.needs_human_labels and self.human_labels is None:
-            return "--human-labels FILE (CIFAR-10_human.pt of CIFAR-10N)"
+        if spec.needs_human_labels:
+            file = data_folder(self.data_dir) / FILES["cifar10n"].name
+            return None if file.is_file() else f"{file.name} of CIFAR-10N in the data folder {file.parent} (--data-dir)"
         return None
 
     def run(self, spec: RunSpec) -> Run:
         """The settings of a run on this machine."""
-        noise = str(spec.fields["noise"])
-        if spec.needs_human_labels and self.human_labels is not None:
-            noise = f"file:{self.human_labels / noise.removeprefix('file:')}.npy"
         return make_run(
             **{
                 **spec.fields,
-                "noise": noise,
                 "noise_probs": str(self.noise_probs) if spec.needs_noise_probs else None,
                 "data_dir": None if self.data_dir is None else str(self.data_dir),
                 "device": self.device,
@@ -113,14 +108,6 @@ def write_smoke_noise_probs(file: Path) -> Path:
         net = nets.build("mlp", tuple(data.train.x.shape[1:]), len(data.classes), seed=0)
         _save(file, log_probabilities(net, data.train, augment="none", seed=0).numpy())
     return file
-
-
-def write_human_labels(path: Path, folder: Path) -> Path:
-    """Write each CIFAR-10N label set as a file for the noise `file:FILE`; returns the folder."""
-    labels = read_human_labels(path)
-    for name, values in labels.items():
-        _save(folder / f"cifar10n-{name}.npy", values)
-    return folder
 
 
 def _save(file: Path, array: npt.NDArray[Any]) -> None:

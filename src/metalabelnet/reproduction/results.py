@@ -279,7 +279,7 @@ def _file_name(line: ResultLine) -> str:
         return f"fig-{line['kind']}"
     if line["settings"]["protocol"] == "default":  # runs compared with the paper use the protocol "paper"
         return "beyond"
-    return "cifar10n" if line["settings"]["noise"].startswith("file:cifar10n") else str(line["settings"]["data"])
+    return "cifar10n" if line["settings"]["noise"].startswith("cifar10n:") else str(line["settings"]["data"])
 
 
 @contextmanager

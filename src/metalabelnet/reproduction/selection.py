@@ -95,8 +95,8 @@ def _by_priority(methods: tuple[str, ...], cells: tuple[str, ...]) -> Iterator[t
 def smoke_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run scaled down to a fraction of a second: `digits`, an MLP, four epochs."""
     noise, epochs = str(fields["noise"]), 4
-    if noise.startswith("file:"):
-        noise = {"aggregate": "uniform:0.1", "random1": "uniform:0.2", "worst": "uniform:0.4"}[noise.rpartition("-")[2]]
+    if noise.startswith("cifar10n:"):
+        noise = {"aggregate": "uniform:0.1", "random1": "uniform:0.2", "worst": "uniform:0.4"}[noise.rpartition(":")[2]]
     settings = {"synthetic": 2} if fields["method"] == "mlnt" else {}
     return {
         "data": "digits",

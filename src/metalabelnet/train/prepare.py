@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metalabelnet import nets
 from metalabelnet.data import UNLABELED, ProgressCallback, Rows, load
+from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.splits import SPLITS, hold_out, limit_rows, remove_labels
 from metalabelnet.engine.torch_private import preload_compiler
@@ -157,6 +158,8 @@ def _noisy_labels(
         index=train.index,
         samples=data.index_size,
         probabilities=scores,
+        read_samples=train.x.__getitem__,
+        folder=data_folder(Path(run.data_dir) if run.data_dir else None),
     )
     has_truth = train.true != UNLABELED
     return torch.where(has_truth & (train.given != UNLABELED), labels, train.given)

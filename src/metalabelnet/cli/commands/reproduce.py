@@ -17,7 +17,6 @@ from metalabelnet.reproduction.figures import draw
 from metalabelnet.reproduction.resources import (
     Resources,
     check_noise_probs,
-    write_human_labels,
     write_smoke_noise_probs,
 )
 from metalabelnet.reproduction.results import Results
@@ -72,7 +71,6 @@ def _train(
     resources = Resources(
         data_dir=args.data_dir,
         noise_probs=probs,
-        human_labels=None if args.human_labels is None else write_human_labels(args.human_labels, out / "noise"),
         device=args.device,
         dtype=args.dtype,
         commit=args.commit,
