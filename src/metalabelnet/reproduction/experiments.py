@@ -5,11 +5,12 @@ A run that several experiments share is trained once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.label_net import LABEL_NET_KINDS
-from metalabelnet.reproduction import beyond
+from metalabelnet.reproduction import beyond, field
 from metalabelnet.reproduction.paper_numbers import CELLS, PaperNumber, paper_number
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class Experiment:
         Number of seeds run by default.
     curves, kind
         As in `RunSpec`.
+    budgeted : bool
+        Whether the points are GPU minutes, from which the number of epochs of each method follows.
     needs_data : str
         The data set it needs, if the package cannot read it; such an experiment cannot be run.
     """
@@ -124,10 +127,11 @@ class Experiment:
     all_cells: tuple[str, ...] = CELLS
     smoke_cells: tuple[str, ...] = ("feature:0.6",)
     points: tuple[str, ...] = ("",)
-    vary: Callable[[str], dict[str, Any]] = field(default=lambda _point: {})
+    vary: Callable[[str], dict[str, Any]] = dataclasses.field(default=lambda _point: {})
     seeds: int = 1
     curves: bool = False
     kind: str = "run"
+    budgeted: bool = False
     needs_data: str = ""
 
 
@@ -327,6 +331,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         points=("0", "36000"),
         vary=_int_field("unlabeled"),
         seeds=2,
+    ),
+    "field": Experiment(
+        summary="recent methods with equal GPU minutes: CIFAR-10N, symmetric and asymmetric noise, PreAct ResNet-18",
+        make_fields=field.make_fields,
+        methods=field.METHODS,
+        all_methods=field.METHODS,
+        cells=field.CELLS,
+        all_cells=field.CELLS,
+        smoke_cells=("worst", "symmetric:0.5"),
+        points=field.MINUTES,
+        seeds=2,
+        budgeted=True,
     ),
     "clothing1m": Experiment(
         summary="the Clothing1M table",

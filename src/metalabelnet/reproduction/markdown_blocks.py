@@ -82,7 +82,7 @@ def provenance(results: Results) -> Table:
     """For each experiment: how many runs are done, when, on which devices and at which commits."""
     rows = []
     for name, experiment in EXPERIMENTS.items():
-        if name.startswith("beyond"):  # has its own page
+        if name.startswith(("beyond", "field")):  # not of the paper
             continue
         if experiment.needs_data:
             rows.append([name, "needs data", "", "", ""])

@@ -30,6 +30,7 @@ from metalabelnet.data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
+from metalabelnet.reproduction import field
 from metalabelnet.train.settings import Run, make_run, make_settings
 
 if TYPE_CHECKING:
@@ -277,6 +278,8 @@ def _three_digits(value: float) -> float:
 def _file_name(line: ResultLine) -> str:
     if line.get("kind", "run") != "run":
         return f"fig-{line['kind']}"
+    if line["settings"]["net"] == field.NET:
+        return "field"
     if line["settings"]["protocol"] == "default":  # runs compared with the paper use the protocol "paper"
         return "beyond"
     return "cifar10n" if line["settings"]["noise"].startswith("cifar10n:") else str(line["settings"]["data"])

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping  # noqa: TC003  (the type of a dataclass field)
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods import METHODS
+from metalabelnet.reproduction.epoch_seconds import epochs_within
 from metalabelnet.reproduction.experiments import EXPERIMENTS, Experiment, RunSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The runs selected from an experiment. None means the experiment's default."""
+    """The runs selected from an experiment. None means the experiment's default.
+
+    `epoch_seconds` are the measured seconds per epoch by method; an experiment with equal GPU minutes has no runs of a
+    method that was not measured.
+    """
 
     methods: tuple[str, ...] | None = None
     cells: tuple[str, ...] | None = None
     points: tuple[str, ...] | None = None
     seeds: int | None = None
     smoke: bool = False
+    epoch_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 DEFAULT_SELECTION = Selection()
@@ -36,6 +43,8 @@ def run_specs(name: str, selection: Selection) -> list[RunSpec]:
         "cells": _select(selection.cells, experiment.all_cells, cells),
         "points": _select(selection.points, experiment.points, experiment.points, equal=_equal_values),
     }
+    if experiment.budgeted and not selection.smoke:
+        selected["methods"] = tuple(m for m in selected["methods"] if m in selection.epoch_seconds)
     seeds = selection.seeds or (1 if selection.smoke else experiment.seeds)
     return [
         RunSpec(
@@ -44,7 +53,7 @@ def run_specs(name: str, selection: Selection) -> list[RunSpec]:
             cell=cell,
             point=point,
             seed=seed,
-            fields=_run_fields(experiment, method, cell, point, seed, smoke=selection.smoke),
+            fields=_run_fields(experiment, method, cell, point, seed, selection),
             curves=experiment.curves,
             kind=experiment.kind,
         )
@@ -55,10 +64,14 @@ def run_specs(name: str, selection: Selection) -> list[RunSpec]:
 
 
 def _run_fields(
-    experiment: Experiment, method: str, cell: str, point: str, seed: int, *, smoke: bool
+    experiment: Experiment, method: str, cell: str, point: str, seed: int, selection: Selection
 ) -> dict[str, Any]:
     fields = experiment.make_fields(method, cell, seed, **experiment.vary(point))
-    return smoke_fields(fields) if smoke else fields
+    if selection.smoke:
+        return smoke_fields(fields)
+    if experiment.budgeted:
+        fields["epochs"] = epochs_within(float(point), selection.epoch_seconds[method])
+    return fields
 
 
 def _select(
@@ -97,6 +110,7 @@ def smoke_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     noise, epochs = str(fields["noise"]), 4
     if noise.startswith("cifar10n:"):
         noise = {"aggregate": "uniform:0.1", "random1": "uniform:0.2", "worst": "uniform:0.4"}[noise.rpartition(":")[2]]
+    noise = noise.replace("asymmetric:", "class:")  # digits have no similar classes
     settings = {"synthetic": 2} if fields["method"] == "mlnt" else {}
     return {
         "data": "digits",
@@ -132,7 +146,7 @@ def check_selection(names: Sequence[str], selection: Selection) -> None:
     for kind, value, available in _unknown_values([EXPERIMENTS[name] for name in names], selection):
         where = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
         raise InputError(f"{where}: {unknown_name_error(kind, value, available)}")
-    if not any(run_specs(name, selection) for name in names):
+    if not any(EXPERIMENTS[name].budgeted or run_specs(name, selection) for name in names):
         raise InputError(
             f"{', '.join(names)}: no run has these methods, cells and points; see: metalabelnet reproduce --list"
         )

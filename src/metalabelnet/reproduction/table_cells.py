@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.reproduction.epoch_seconds import read_epoch_seconds
 from metalabelnet.reproduction.experiments import EXPERIMENTS, RunSpec
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
 
@@ -71,7 +72,9 @@ def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SE
     methods = tuple(m for m in experiment.all_methods if m in (*experiment.methods, *(selection.methods or ())))
     columns = tuple(c for c in experiment.all_cells if not selection.smoke or c in (*default, *extra))
     cells: dict[CellKey, TableCell] = {}
-    for spec in run_specs(name, Selection(seeds=seeds, smoke=selection.smoke, methods=methods, cells=columns)):
+    times = read_epoch_seconds(results.folder)
+    every = Selection(seeds=seeds, smoke=selection.smoke, methods=methods, cells=columns, epoch_seconds=times)
+    for spec in run_specs(name, every):
         key = (spec.method, spec.cell, spec.point)
         cells[key] = _add_result(cells.get(key, TableCell()), results, spec)
     shown = [c for c in columns if c in default or (c in extra and _was_run(cells, c)) or _is_comparable(cells, c)]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from metalabelnet.reproduction import beyond
+from metalabelnet.reproduction import beyond, field
 from metalabelnet.reproduction.experiments import EXPERIMENTS, TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS, paper_number
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION
@@ -78,10 +78,11 @@ def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION
     cells = collect_cells(name, results, selection)
     if name == "cifar10-table":
         return _cifar10_tables(cells, smoke=selection.smoke)
-    if name == "cifar10n":
-        return _cifar10n_tables(cells)
-    if name == "beyond":
-        return _beyond_tables(cells)
+    builders = {"cifar10n": _cifar10n_tables, "beyond": _beyond_tables}
+    if name in builders:
+        return builders[name](cells)
+    if name == "field":
+        return _field_tables(cells, smoke=selection.smoke)
     if name == "beyond-ablation":
         return [_variants_table(cells, "Each component removed on its own", "variant", "against all components")]
     if name == "beyond-unlabeled":
@@ -125,6 +126,25 @@ def _cifar10n_tables(cells: Cells) -> list[Table]:
         )
         for epoch, name in (("selected", SELECTED), ("last", LAST))
     ]
+
+
+def _field_tables(cells: Cells, *, smoke: bool) -> list[Table]:
+    """A table for each number of GPU minutes, with the published numbers."""
+    columns = [column for column in field.CELLS if column in column_names(cells)]
+    methods = [method for method in field.METHODS if any(method == key[0] for key in cells)]
+    result = []
+    for minutes in field.MINUTES if cells else ():
+        rows = []
+        for method in methods:
+            row = [method]
+            for column in columns:
+                published = {} if smoke else field.PUBLISHED.get(method, {})
+                row += [cells[method, column, minutes].text(), published.get(column, "–")]
+            rows.append(row)
+        names = [name for column in columns for name in (column_title(column), "published")]
+        title = f"Test accuracy at the selected epoch, {minutes} GPU minutes for each method: {SPREAD}"
+        result.append(Table(title=title, columns=["method", *names], rows=rows))
+    return result
 
 
 POINT_NAMES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from metalabelnet.cli.interrupt import interruptible
 from metalabelnet.cli.unused_options import check_reproduce_files, check_reproduce_options
 from metalabelnet.errors import DivergenceError, InputError, unknown_name_error
 from metalabelnet.reproduction import markdown_blocks
+from metalabelnet.reproduction.epoch_seconds import measure_missing, read_epoch_seconds
 from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE
 from metalabelnet.reproduction.figures import draw
 from metalabelnet.reproduction.resources import (
@@ -38,10 +40,10 @@ def reproduce(args: argparse.Namespace) -> None:
         print_list(console, args)
         return
     names = _parse_names(args.what)
-    selection = _parse_selection(args)
-    check_selection(names, selection)
     smoke_folder = _smoke_folder(args)
     results_folder = args.results or (smoke_folder or Path()) / "results"
+    selection = _parse_selection(args, results_folder)
+    check_selection(names, selection)
     if not args.tables_only:
         out = args.out or (smoke_folder or Path("runs")) / "reproduce"
         _train(console, args, names, selection, Results(results_folder, args.dtype), out)
@@ -62,6 +64,10 @@ def _train(
     out: Path,
 ) -> None:
     """Train the missing runs, within the time budget."""
+    if not args.smoke and any(EXPERIMENTS[name].budgeted for name in names):
+        resources = Resources(data_dir=args.data_dir, device=args.device, dtype=args.dtype)
+        _measure_epochs(console, names, selection, results.folder, resources)
+        selection = dataclasses.replace(selection, epoch_seconds=read_epoch_seconds(results.folder))
     specs = [spec for name in names for spec in run_specs(name, selection)]
     check_reproduce_files(args, specs)
     probs = None if args.noise_probs is None else check_noise_probs(args.noise_probs)
@@ -98,6 +104,24 @@ def _train(
         raise DivergenceError("; ".join(runner.failures))
 
 
+def _measure_epochs(
+    console: Console, names: Sequence[str], selection: Selection, folder: Path, resources: Resources
+) -> None:
+    """Measure the seconds per epoch of the selected methods that were not measured before."""
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        if not experiment.budgeted:
+            continue
+        methods = [m for m in experiment.all_methods if m in (selection.methods or experiment.methods)]
+        timed = dataclasses.replace(
+            selection, epoch_seconds=dict.fromkeys(methods, 1.0), points=experiment.points[:1], seeds=1
+        )
+        cell = experiment.smoke_cells[-1]  # made without a file
+        specs = run_specs(name, dataclasses.replace(timed, cells=(cell,)))
+        with interruptible() as stop:
+            measure_missing(folder, {spec.method: resources.run(spec) for spec in specs}, console.log, stop)
+
+
 def _write_tables_and_figures(
     console: Console, names: Sequence[str], results: Results, folder: Path, selection: Selection
 ) -> None:
@@ -122,10 +146,10 @@ def _write_tables_and_figures(
 
 def print_list(console: Console, args: argparse.Namespace) -> None:
     """Print all tables and figures with their progress, or the runs of those that are named."""
-    selection = _parse_selection(args)
+    results = Results(args.results or Path("results"), args.dtype)
+    selection = _parse_selection(args, results.folder)
     names = _parse_names(args.what, runnable=False) if args.what else list(EXPERIMENTS)
     check_selection(names, selection)
-    results = Results(args.results or Path("results"), args.dtype)
     if not args.what:
         rows = []
         for name, experiment in EXPERIMENTS.items():
@@ -154,7 +178,7 @@ def _accuracy(line: dict[str, object]) -> str:
     return f"{summary['test_accuracy']:.2f}" if isinstance(summary, dict) else "done"
 
 
-def _parse_selection(args: argparse.Namespace) -> Selection:
+def _parse_selection(args: argparse.Namespace, results_folder: Path) -> Selection:
     """Return the runs that these arguments select."""
     for name in ("seeds", "concurrent", "jobs"):
         value = getattr(args, name)
@@ -170,6 +194,7 @@ def _parse_selection(args: argparse.Namespace) -> Selection:
         points=_split(args.points),
         seeds=args.seeds,
         smoke=args.smoke,
+        epoch_seconds=read_epoch_seconds(results_folder),
     )
 
 

@@ -1,0 +1,123 @@
+"""The experiment with equal GPU minutes for every method: its runs, its budget, its table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
+from metalabelnet.reproduction import epoch_seconds, field
+from metalabelnet.reproduction.epoch_seconds import (
+    FILE_NAME,
+    epochs_within,
+    measure,
+    measure_missing,
+    read_epoch_seconds,
+)
+from metalabelnet.reproduction.results import Results
+from metalabelnet.reproduction.selection import Selection, run_specs
+from metalabelnet.reproduction.tables import tables
+from metalabelnet.train.settings import Run, make_run
+from sample_results import result_line, write_results
+
+TIMES = dict.fromkeys(field.METHODS, 2.0) | {"metalabelnet": 6.0}
+
+
+def write_times(folder: Path, times: dict[str, float] = TIMES) -> None:
+    folder.mkdir(exist_ok=True)
+    entries = {name: {"seconds": s, "device": "NVIDIA H200", "dtype": "bf16"} for name, s in times.items()}
+    (folder / FILE_NAME).write_text(json.dumps(entries))
+
+
+def test_epochs_follow_from_minutes_and_seconds_per_epoch() -> None:
+    specs = run_specs("field", Selection(epoch_seconds=TIMES, seeds=1))
+    assert len(specs) == len(field.METHODS) * 8 * 2
+    epochs = {(spec.method, spec.point): spec.fields["epochs"] for spec in specs}
+    assert epochs["metalabelnet", "10"] == 100
+    assert epochs["metalabelnet", "20"] == 200
+    assert epochs["cross-entropy", "10"] == 300
+    assert epochs_within(10, 10_000) == 2
+
+
+def test_settings_of_a_run() -> None:
+    selection = Selection(epoch_seconds=TIMES, seeds=1, methods=("metalabelnet",), points=("10",))
+    runs = {spec.cell: make_run(**spec.fields) for spec in run_specs("field", selection)}
+    assert [run.noise for run in runs.values()] == [
+        "cifar10n:worst", "cifar10n:aggregate", "cifar10n:random1", "symmetric:0.2", "symmetric:0.5", "symmetric:0.8",
+        "symmetric:0.9", "asymmetric:0.4",
+    ]  # fmt: skip
+    run = runs["worst"]
+    assert (run.net, run.clean, run.recipe, run.split) == ("preact-resnet18", 1000, "modern", "general")
+    assert run.epochs == 100
+
+
+def test_methods_are_those_of_the_table() -> None:
+    assert {"cross-entropy", "fine-tune", "metalabelnet", "metalabelnet-plus"} <= set(field.METHODS) <= set(METHODS)
+    for numbers in field.PUBLISHED.values():
+        assert set(numbers) <= set(field.CELLS)
+
+
+def test_table_has_the_published_number_beside(tmp_path: Path) -> None:
+    write_times(tmp_path)
+    selection = Selection(epoch_seconds=TIMES, seeds=1, methods=("cross-entropy",), cells=("worst",), points=("20",))
+    (spec,) = run_specs("field", selection)
+    write_results(tmp_path, result_line(spec, 84.25))
+    assert (tmp_path / "field.jsonl").is_file()
+    ten, twenty = tables("field", Results(tmp_path))
+    assert "20 GPU minutes" in twenty.title
+    assert (twenty.columns[1], twenty.columns[2]) == ("worst", "published")
+    rows = {row[0]: row for row in twenty.rows}
+    assert list(rows) == sorted(rows, key=field.METHODS.index)
+    assert rows["cross-entropy"][1:3] == ["84.25 (1)", "77.7"]
+    assert rows["metalabelnet"][1:3] == ["", "–"]
+    assert next(row for row in ten.rows if row[0] == "cross-entropy")[1] == ""
+
+
+def digits_run(**changes: Any) -> Run:
+    fields = {"method": "metalabelnet", "net": "mlp", "epochs": 40, "warmup": 10, "limit": 100, "recipe": "paper"}
+    return make_run("digits", **{**fields, "device": "cpu", **changes})
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((9, 10, 20, 23, 26), 0.25 * 1 + 0.75 * 3),  # 1 s in the warm-up, 3 s after it; the first of each compiles
+        (range(2, 22, 2), 2 * 2.0),  # a method that trains twice the epochs of its run
+    ],
+)
+def test_phases_count_by_their_share(ends: list[int], expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Folder:
+        def __init__(self, _folder: Path) -> None:
+            pass
+
+        def metrics(self) -> list[dict[str, int]]:
+            return [{"seconds": seconds} for seconds in ends]
+
+    trained = []
+    monkeypatch.setattr(epoch_seconds, "RunFolder", Folder)
+    monkeypatch.setattr(epoch_seconds, "train", lambda run, **_: trained.append((run.epochs, run.warmup)))
+    assert measure(digits_run()) == expected
+    assert trained == [(5, 2)]
+
+
+def test_methods_are_measured_once_on_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    measure_missing(tmp_path, {"metalabelnet": digits_run()}, log.append)
+    times = read_epoch_seconds(tmp_path)
+    assert times["metalabelnet"] > 0
+    assert len(log) == 1
+    monkeypatch.setattr(epoch_seconds, "measure", lambda *_: 7.0)
+    runs = {"metalabelnet": digits_run(), "cross-entropy": digits_run(method="cross-entropy")}
+    measure_missing(tmp_path, runs, log.append)
+    assert read_epoch_seconds(tmp_path) == {**times, "cross-entropy": 7.0}
+    with pytest.raises(InputError, match=r"was measured on .* in float32, and gce would be on .* in float64"):
+        measure_missing(tmp_path, {"gce": digits_run(method="gce", dtype="float64")}, log.append)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"seconds": 0, "device": "x", "dtype": "y"}}'])
+def test_damaged_times_raise_input_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(InputError, match=r"epoch-seconds\.json is damaged: restore it, or delete it to measure again"):
+        read_epoch_seconds(tmp_path)
