@@ -1,4 +1,4 @@
-"""Rename keys and values of stored results to the current vocabulary, in place.
+"""Rename keys and values of stored results to the current vocabulary, and add what newer lines have, in place.
 
     python scripts/migrate_results.py results
 
@@ -11,6 +11,10 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.reproduction.tuned_on import tuned_on
 
 RUN_FIELDS = {
     "meta": "clean",
@@ -89,13 +93,29 @@ def migrate_line(line: dict[str, Any], *, names: dict[str, str] = LINE) -> dict[
     return line
 
 
-def migrate_text(text: str, names: dict[str, str]) -> str:
+def add_tuned_on(line: dict[str, Any]) -> dict[str, Any]:
+    """A result line of `metalabelnet reproduce` that says what its method was tuned on."""
+    if "tuned_on" in line or "versions" not in line or "data" not in line.get("settings", {}):
+        return line
+    return {
+        key: value
+        for name, content in line.items()
+        for key, value in [
+            *([("tuned_on", tuned_on(line["settings"]["method"]))] if name == "versions" else []),
+            (name, content),
+        ]
+    }
+
+
+def migrate_text(text: str, names: dict[str, str], *, of_reproduce: bool = False) -> str:
     """The lines of a file in the current vocabulary, with the same JSON separators as before."""
     lines = []
     for line in text.splitlines():
         compact = ", " not in line[:60] and '": ' not in line[:60]
         separators = (",", ":") if compact else (", ", ": ")
-        lines.append(json.dumps(migrate_line(json.loads(line), names=names), separators=separators, ensure_ascii=False))
+        migrated = migrate_line(json.loads(line), names=names)
+        migrated = add_tuned_on(migrated) if of_reproduce else migrated
+        lines.append(json.dumps(migrated, separators=separators, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -106,7 +126,7 @@ def main(folder: Path) -> None:
             continue
         names = LINE | EXTRA_NAMES.get(file.parent.name, {})
         before = file.read_text(encoding="utf-8")
-        after = migrate_text(before, names)
+        after = migrate_text(before, names, of_reproduce=file.parent == folder)
         if after != before:
             file.write_text(after, encoding="utf-8")
 

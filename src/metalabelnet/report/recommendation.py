@@ -112,7 +112,8 @@ def _single_run_text(best: str, others: Sequence[str], means: Mapping[str, float
     verdict = f"which includes {_join(similar)}" if similar else "which includes no other method"
     return (
         f"It is {means[best] - means[others[0]]:.2f} points ahead of {others[0]} in a single run, which has no "
-        f"interval over seeds; with {n} samples its 95 % CI is {low:.1f}–{high:.1f} %, {verdict}: use more seeds (--seeds)"
+        f"interval over seeds; with {n} samples its 95 % CI is {low:.1f}–{high:.1f} %, {verdict}: use more seeds "
+        "(--seeds)"
     )
 
 

@@ -22,7 +22,7 @@ from metalabelnet.reproduction.results import Results, make_result_line, result_
 from metalabelnet.reproduction.runtime_estimate import RuntimeEstimator
 from metalabelnet.reproduction.step_losses import losses_along_step
 from metalabelnet.train.prepare import read_data
-from metalabelnet.train.run_folder import RunBusyError, RunFolder, versions
+from metalabelnet.train.run_folder import RunBusyError, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ class Runner:
         self.results, self.resources, self.out = results, resources, out
         self.concurrent, self.workers, self.cheapest_first = concurrent, workers, cheapest_first
         self.log, self._stop_requested = log, stop
-        self.estimator = RuntimeEstimator(results.lines, versions()["device"])
+        self.estimator = RuntimeEstimator(results.lines, resources.device_name)
         self.deadline = None if budget is None else time.monotonic() + budget
         self.failures: list[str] = []
         self.ended = self.total = 0

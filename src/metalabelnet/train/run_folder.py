@@ -40,6 +40,7 @@ from safetensors.torch import save as to_bytes
 
 import metalabelnet
 from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_atomically
+from metalabelnet.engine.cuda import device_name
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.train import json_files
@@ -163,7 +164,14 @@ class RunFolder:
                 "another --out"
             )
 
-    def create(self, run: Run, *, encoder_config: dict[str, Any] | None = None, **facts: Any) -> None:
+    def create(
+        self,
+        run: Run,
+        *,
+        encoder_config: dict[str, Any] | None = None,
+        device: torch.device | None = None,
+        **facts: Any,
+    ) -> None:
         """Create the folder with run.json and encoder.json, or check that the run it holds has the same facts.
 
         Parameters
@@ -172,6 +180,8 @@ class RunFolder:
             The settings.
         encoder_config : dict, optional
             Content of encoder.json.
+        device : torch.device, optional
+            The device that trains, as in `versions`.
         **facts
             Further entries of run.json.
         """
@@ -189,7 +199,7 @@ class RunFolder:
                 "run": dataclasses.asdict(run),
                 "method_settings": dataclasses.asdict(run.method_settings()),
                 **facts,
-                "versions": versions(),
+                "versions": versions(device),
                 "commit": commit(),
             }
             self.write_json("run.json", metadata)
@@ -465,15 +475,16 @@ def _all_settings(run: Run, method_settings: dict[str, Any] | None = None) -> di
     return normalized
 
 
-def versions() -> dict[str, str]:
-    """Return the versions and the device that results depend on."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+def versions(device: torch.device | None = None) -> dict[str, str]:
+    """Return the versions and the name of the device that results depend on; by default a GPU if there is one."""
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "metalabelnet": metalabelnet.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "device": device,
+        "device": device_name(device),
     }
 
 
