@@ -23,6 +23,7 @@ RUN_FIELDS = {
     "rate_drops": "lr_milestones",
     "looks": "snapshots",
     "engine": "execution",
+    "preset": "recipe",
 }
 METHOD_SETTINGS = {
     "engine": "differentiation",
@@ -93,18 +94,22 @@ def migrate_line(line: dict[str, Any], *, names: dict[str, str] = LINE) -> dict[
     return line
 
 
-def add_tuned_on(line: dict[str, Any]) -> dict[str, Any]:
-    """A result line of `metalabelnet reproduce` that says what its method was tuned on."""
-    if "tuned_on" in line or "versions" not in line or "data" not in line.get("settings", {}):
+SUPERSEDED = {  # by method: a setting that only the earlier version has, and why its results are not used
+    "metalabelnet-plus": ("ema", "edfd21a: EMA, strong augmentation and learning rate belong to the recipe"),
+}
+
+
+def complete_line(line: dict[str, Any]) -> dict[str, Any]:
+    """A result line of `metalabelnet reproduce` with what it was tuned on, flagged if its method has changed since."""
+    if "versions" not in line or "data" not in line.get("settings", {}):
         return line
-    return {
-        key: value
-        for name, content in line.items()
-        for key, value in [
-            *([("tuned_on", tuned_on(line["settings"]["method"]))] if name == "versions" else []),
-            (name, content),
-        ]
-    }
+    method = line["settings"]["method"]
+    added = {"tuned_on": tuned_on(method, line["settings"]["recipe"])}
+    setting, reason = SUPERSEDED.get(method, ("", ""))
+    if setting in line.get("method_settings", {}):
+        added["superseded"] = reason
+    rest = {name: line[name] for name in ("versions", "commit")}
+    return {name: value for name, value in line.items() if name not in rest} | added | rest
 
 
 def migrate_text(text: str, names: dict[str, str], *, of_reproduce: bool = False) -> str:
@@ -114,7 +119,7 @@ def migrate_text(text: str, names: dict[str, str], *, of_reproduce: bool = False
         compact = ", " not in line[:60] and '": ' not in line[:60]
         separators = (",", ":") if compact else (", ", ": ")
         migrated = migrate_line(json.loads(line), names=names)
-        migrated = add_tuned_on(migrated) if of_reproduce else migrated
+        migrated = complete_line(migrated) if of_reproduce else migrated
         lines.append(json.dumps(migrated, separators=separators, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines)
 

@@ -141,9 +141,9 @@ def test_line_names_the_device_that_resumed_a_run() -> None:
     assert make_result_line(one, metadata=metadata, failure="x")["versions"]["device"] == "another GPU"
 
 
-def test_committed_lines_say_what_the_method_was_tuned_on() -> None:
+def test_committed_lines_say_their_recipe_and_what_the_method_was_tuned_on() -> None:
     for line in Results(COMMITTED).lines:
-        assert line["tuned_on"] == tuned_on(line["settings"]["method"])
+        assert line["tuned_on"] == tuned_on(line["settings"]["method"], line["settings"]["recipe"])
 
 
 def test_explicit_default_settings_give_the_same_key() -> None:

@@ -3,7 +3,8 @@
 Keys of a line:
 
     date             day the run ended
-    settings         every field of the run except those of the machine; the authors' noise file is "authors"
+    settings         every field of the run except those of the machine, the recipe by name and by value; the authors'
+                     noise file is "authors"
     method_settings  all settings of the method
     summary          accuracies at the selected and the last epoch, the selected epoch, seconds, …; null if it failed
     failure          why there is no result (only failed runs)
@@ -264,9 +265,10 @@ def make_result_line(
         line["failure"] = failure
     if history:
         line["curves"] = compact_curves(history)
+    line |= {**more, "tuned_on": tuned_on(spec.method, line["settings"]["recipe"])}
     executed = metadata.get("executed", {})  # a run that failed early has none
     versions = metadata["versions"] | {name: executed[name] for name in ("device",) if name in executed}
-    return line | more | {"tuned_on": tuned_on(spec.method), "versions": versions, "commit": metadata["commit"]}
+    return line | {"versions": versions, "commit": metadata["commit"]}
 
 
 def result_line_from_folder(spec: RunSpec, files: RunFolder, **more: Any) -> ResultLine:

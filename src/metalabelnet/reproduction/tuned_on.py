@@ -15,6 +15,9 @@ TUNED_ON = {
 }
 
 
-def tuned_on(method: str) -> str:
-    """Return the data on which the settings of a method were chosen."""
-    return TUNED_ON.get(method, PUBLISHED)
+MODERN = "; recipe modern: chosen on fine-tune and cross-entropy without test samples (docs/results/recipe.md)"
+
+
+def tuned_on(method: str, recipe: str) -> str:
+    """Return the data on which the settings of a method and its recipe were chosen."""
+    return TUNED_ON.get(method, PUBLISHED) + (MODERN if recipe == "modern" else "")
