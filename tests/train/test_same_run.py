@@ -4,7 +4,6 @@ Recorded are the initial weights, every batch that reaches the method, the learn
 and the samples that are evaluated after each epoch. The differences that methods may have are listed here.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -89,8 +88,7 @@ def execute(method: str, **changes: Any) -> ExecutedRun:
 
 
 def assert_equal(one: Any, other: Any, what: str) -> None:
-    equal: Callable[[Any, Any], bool] = torch.equal if isinstance(one, Tensor) else (lambda a, b: bool(a == b))
-    assert equal(one, other), what
+    assert torch.equal(one, other) if isinstance(one, Tensor) else one == other, what
 
 
 @pytest.mark.parametrize("method", METHODS)
