@@ -31,7 +31,7 @@ RECIPE = {
     "mixup": 0.5,
 }
 # Methods whose own paper prescribes another number of epochs or learning rate in some of them.
-OWN_LENGTH = {"forward", "co-teaching", "joint-optimization"}  # a stage that estimates T or the noise rate; retraining
+OWN_LENGTH = {"forward", "glc", "co-teaching", "joint-optimization"}  # a first stage estimates; retraining
 OWN_LR = {"joint-optimization", "pencil"}
 
 

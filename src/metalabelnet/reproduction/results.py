@@ -210,8 +210,10 @@ class Results:
 
     def superseded(self, specs: Iterable[RunSpec]) -> list[ResultLine]:
         """The superseded lines with the method, data, noise and seed of one of the specs."""
-        wanted = {_subject(stored_settings(spec)) for spec in specs}
-        return [line for line in self.lines if line.get("superseded") and _subject(line["settings"]) in wanted]
+        lines = [line for line in self.lines if line.get("superseded")]
+        methods = {line["settings"]["method"] for line in lines}
+        wanted = {_subject(stored_settings(spec)) for spec in specs if spec.method in methods}
+        return [line for line in lines if _subject(line["settings"]) in wanted]
 
     def add(self, line: ResultLine) -> None:
         """Append a line to the file of its data set unless it is there already. The file is replaced atomically."""
