@@ -96,3 +96,17 @@ def test_share_of_wrong_labels_among_informative_samples() -> None:
     low, high = min(shares["entropy"]), max(shares["entropy"])
     assert f"{low:.0f} to {high:.0f} % of the samples chosen by `entropy` had a wrong label" in text
     assert f"and {min(shares['random']):.0f} to {max(shares['random']):.0f} % of those drawn at random" in text
+
+
+def test_boost_claim_equals_the_generated_table() -> None:
+    """The sentence on the boost of phase 2 has the numbers of the table of claims, which is built from results/."""
+    page = (PAGES / "reproduction.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| phase 2 boosts accuracy"))
+    over_warmup = re.findall(r"\+([\d.]+) over the end of warm-up", row)
+    over_cross_entropy = re.findall(r"\+([\d.]+) over cross-entropy", row)
+    text = " ".join(page.split())
+    gains = (
+        "phase 2 gains {} and {} points over the end of warm-up at uniform noise of 40 and 60 %, and {} and {} points"
+    )
+    assert gains.format(*over_warmup) in text
+    assert "the gains are {} and {}, and {} and {}.".format(*over_cross_entropy) in text
