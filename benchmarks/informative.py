@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import statistics
 import tempfile
 from collections import defaultdict
@@ -24,8 +23,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from metalabelnet.core.intervals import paired_difference
 from metalabelnet.data import DATASETS, DataSet, ReadOptions, Rows, load
 from metalabelnet.data.splits import hold_out
+from metalabelnet.reproduction.comparisons import difference_texts
 from metalabelnet.review import run_label_table
 from metalabelnet.review import source as sources
 from metalabelnet.review.clean_set_sampling import draw_sample, progress
@@ -133,34 +134,28 @@ def run_experiment(args: argparse.Namespace, noise: str, seed: int, folder: Path
 
 
 def table(lines: list[dict]) -> str:
-    """Means over seeds, and the paired difference from random with its standard error."""
+    """Means over seeds, and the paired difference from random with its interval, corrected for all comparisons."""
     cells: dict[tuple, dict[int, float]] = defaultdict(dict)
     for line in lines:
         cells[line["data"], line["noise"], line["method"], line["sampling"]][line["seed"]] = line["test_accuracy"]
-    rows = [
-        "| data, noise, method | sampling | seeds | test accuracy | difference from random |",
-        "|---|---|---|---|---|",
-    ]
-    pooled = defaultdict(list)
+    rows, comparisons = [], []
+    by_seed: dict[tuple, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (data, noise, method, sampling), values in cells.items():
         random = cells[data, noise, method, "random"]
-        differences = [values[seed] - random[seed] for seed in values if seed in random]
+        differences = {seed: values[seed] - random[seed] for seed in values if seed in random}
         if sampling not in ("random", "nothing"):
-            pooled[data, sampling] += differences
-        shown = "" if sampling == "random" else format_difference(differences)
+            for seed, difference in differences.items():
+                by_seed[data, sampling][seed].append(difference)
         mean = f"{statistics.mean(values.values()):.2f}"
-        rows.append(f"| {data}, {noise}, {method} | {sampling} | {len(values)} | {mean} | {shown} |")
-    rows += [
-        f"| {data}, all | {sampling} | {len(d)} pairs | | {format_difference(d)} |"
-        for (data, sampling), d in pooled.items()
-    ]
-    return "\n".join(rows)
-
-
-def format_difference(differences: list[float]) -> str:
-    if len(differences) < 2:
-        return f"{differences[0]:+.2f}" if differences else ""
-    return f"{statistics.mean(differences):+.2f} ± {statistics.stdev(differences) / math.sqrt(len(differences)):.2f}"
+        rows.append([f"{data}, {noise}, {method}", sampling, str(len(values)), mean])
+        comparisons.append(None if sampling == "random" else paired_difference(list(differences.values())))
+    for (data, sampling), seeds in by_seed.items():  # the runs of a seed share their data: they count once
+        rows.append([f"{data}, all", sampling, str(len(seeds)), ""])
+        comparisons.append(paired_difference([statistics.mean(differences) for differences in seeds.values()]))
+    head = ["data, noise, method", "sampling", "seeds", "test accuracy", "difference from random"]
+    texts = difference_texts(comparisons)
+    lines_of_table = [head, ["---"] * len(head), *([*row, text] for row, text in zip(rows, texts, strict=True))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines_of_table)
 
 
 if __name__ == "__main__":

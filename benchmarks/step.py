@@ -3,6 +3,7 @@
     python benchmarks/step.py                 8-layer CNN, batch 128, on CUDA if available
     python benchmarks/step.py --kernels cudnn --only bf16
     python benchmarks/step.py --batch 64 --only eager --json out.json
+    python benchmarks/step.py --only double-backward "phase 2, exact"   the closed form and compiling, apart
     python benchmarks/step.py --net torchvision:resnet50 --batch 32 --size 224 --runs 1
 
 On CUDA, compiled steps are compiled first, which takes about a minute per row. Times are medians of several repeats
@@ -149,19 +150,22 @@ def measure_rivals(args: argparse.Namespace, device: str) -> list[dict[str, Any]
 def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each row."""
     plain, phase2, plus = ({"method": m} for m in ("cross-entropy", "metalabelnet", "metalabelnet-plus"))
+    double_backward = {**phase2, "settings": {"differentiation": "double-backward"}}
     compiled, bf16 = {"compiled": True}, {"compiled": True, "dtype": "bf16"}
     rows: dict[str, dict[str, Any]] = {
         "plain step, eager": plain,
         "phase 2, exact, eager": phase2,
         "phase 2 of plus, exact, eager": plus,
         "phase 2, finite-difference, eager": {**phase2, "settings": {"differentiation": "finite-difference"}},
-        DOUBLE_BACKWARD: {**phase2, "settings": {"differentiation": "double-backward"}},
+        DOUBLE_BACKWARD: double_backward,
         "plain step, compiled": plain | compiled,
+        "phase 2, double-backward, compiled": double_backward | compiled,
         "phase 2, exact, compiled": phase2 | compiled,
     }
     if device == "cuda":
         rows |= {
             "plain step, compiled, bf16": plain | bf16,
+            "phase 2, double-backward, compiled, bf16": double_backward | bf16,
             "phase 2, exact, compiled, bf16": phase2 | bf16,
             "phase 2 of plus, exact, compiled, bf16": plus | bf16,
         }

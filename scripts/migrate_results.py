@@ -1,4 +1,4 @@
-"""Rename keys and values of stored results to the current vocabulary, in place.
+"""Rename keys and values of stored results to the current vocabulary, and add what newer lines have, in place.
 
     python scripts/migrate_results.py results
 
@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from metalabelnet.reproduction.tuned_on import tuned_on
+
 RUN_FIELDS = {
     "meta": "clean",
     "meta_file": "clean_file",
@@ -19,6 +23,7 @@ RUN_FIELDS = {
     "rate_drops": "lr_milestones",
     "looks": "snapshots",
     "engine": "execution",
+    "preset": "recipe",
 }
 METHOD_SETTINGS = {
     "engine": "differentiation",
@@ -89,13 +94,33 @@ def migrate_line(line: dict[str, Any], *, names: dict[str, str] = LINE) -> dict[
     return line
 
 
-def migrate_text(text: str, names: dict[str, str]) -> str:
+SUPERSEDED = {  # by method: a setting that only the earlier version has, and why its results are not used
+    "metalabelnet-plus": ("ema", "edfd21a: EMA, strong augmentation and learning rate belong to the recipe"),
+}
+
+
+def complete_line(line: dict[str, Any]) -> dict[str, Any]:
+    """A result line of `metalabelnet reproduce` with what it was tuned on, flagged if its method has changed since."""
+    if "versions" not in line or "data" not in line.get("settings", {}):
+        return line
+    method = line["settings"]["method"]
+    added = {"tuned_on": tuned_on(method, line["settings"]["recipe"])}
+    setting, reason = SUPERSEDED.get(method, ("", ""))
+    if setting in line.get("method_settings", {}):
+        added["superseded"] = reason
+    rest = {name: line[name] for name in ("versions", "commit")}
+    return {name: value for name, value in line.items() if name not in rest} | added | rest
+
+
+def migrate_text(text: str, names: dict[str, str], *, of_reproduce: bool = False) -> str:
     """The lines of a file in the current vocabulary, with the same JSON separators as before."""
     lines = []
     for line in text.splitlines():
         compact = ", " not in line[:60] and '": ' not in line[:60]
         separators = (",", ":") if compact else (", ", ": ")
-        lines.append(json.dumps(migrate_line(json.loads(line), names=names), separators=separators, ensure_ascii=False))
+        migrated = migrate_line(json.loads(line), names=names)
+        migrated = complete_line(migrated) if of_reproduce else migrated
+        lines.append(json.dumps(migrated, separators=separators, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -106,7 +131,7 @@ def main(folder: Path) -> None:
             continue
         names = LINE | EXTRA_NAMES.get(file.parent.name, {})
         before = file.read_text(encoding="utf-8")
-        after = migrate_text(before, names)
+        after = migrate_text(before, names, of_reproduce=file.parent == folder)
         if after != before:
             file.write_text(after, encoding="utf-8")
 

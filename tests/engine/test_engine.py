@@ -37,11 +37,13 @@ def compare_with_eager(
     net: Callable[[], nn.Module] | None = None,
     tolerance: float = 1e-9,
     dtype: str = "float64",
+    settings: dict[str, Any] | None = None,
     schedule: dict[str, int] | None = None,
     **options: Any,
 ) -> Engine:
     """Run one step by each from every state along an eager run; every tensor of the state must be the same after it."""
-    run, problem = small_run(name, dtype=dtype, **schedule or {}), small_problem()
+    changes = {} if settings is None else {"settings": settings}
+    run, problem = small_run(name, dtype=dtype, **changes, **schedule or {}), small_problem()
     eager, other = build_method(run, problem, net and net()), build_method(run, problem, net and net())
     all_batches = make_batches(run, problem, eager)
     engine = Engine(other, all_batches.make_batch, traced=True, **{"compile": False, **options})
@@ -69,6 +71,12 @@ def test_traced_step_equals_eager_step(name: str) -> None:
     engine = compare_with_eager(name)
     assert engine.traced
     assert len(engine._replays) == (1 if name in ONE_PHASE else 2)
+
+
+@pytest.mark.slow
+def test_double_backward_can_be_traced() -> None:
+    """benchmarks/step.py compares the closed form with it, both compiled."""
+    assert compare_with_eager("metalabelnet", settings={"differentiation": "double-backward"}).traced
 
 
 @pytest.mark.parametrize("name", TRACEABLE)

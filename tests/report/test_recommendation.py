@@ -1,5 +1,6 @@
 """The recommendation of `compare` and its uncertainty."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from cli_runner import TINY, run_cli
 from metalabelnet.core.intervals import wilson_percent
+from metalabelnet.core.student_t import critical_value
 from metalabelnet.report.recommendation import recommend
 from tiny_data import write_npz
 
@@ -27,22 +29,41 @@ def summaries(test: int = 500, **accuracies: list[float]) -> Summaries:
 def test_significant_winner() -> None:
     text = recommend(summaries(a=[90.0, 91.0, 89.0], b=[95.0, 96.1, 94.0], c=[80.0, 80.0, 82.0]), 10)
     assert text.startswith("b was best, with 95.03 % of the test samples correct. ")
-    assert "It is 5.03 ± 0.06 points ahead of a, paired by seed, and ahead on 3 of 3 seeds" in text
-    assert "every other method is significantly worse (95 % CI over seeds" in text
+    # 5.03 ± t · 0.2/√3: one of 500 samples is the least spread, and Holm tests the first of two at 0.05/2
+    half_width = critical_value(0.025, df=2) * 0.2 / math.sqrt(3)
+    low, high = 5.0 + 0.1 / 3 - half_width, 5.0 + 0.1 / 3 + half_width
+    assert (
+        f"It is 5.03 points ahead of a (95 % CI {low:.2f} to {high:.2f} over 3 seeds, paired, corrected for 2 " in text
+    )
+    assert "comparisons, with a spread of at least one of 500 samples), and ahead on 3 of them" in text
     assert "selected on 20 validation samples (2 per class): 94.7 % correct (95 % CI 76–99 %)" in text
     assert "so the selected epoch is partly random" in text
 
 
-def test_methods_that_are_not_significantly_different() -> None:
+def test_methods_that_are_level() -> None:
     text = recommend(summaries(a=[90.0, 94.0, 89.0], b=[91.0, 93.0, 92.0], c=[92.0, 90.0, 91.0], d=[9.0, 9.0, 9.0]), 10)
-    assert text.startswith("b was best")
-    assert "a and c are not significantly different" in text or "c and a are not significantly different" in text
-    assert "d" not in text.partition("not significantly")[0].split()
+    assert text.startswith(
+        "b had the highest accuracy, 92.00 % of the test samples correct, but is level with a and c. "
+    )
+    assert "best" not in text
+
+
+def test_correction_for_the_number_of_methods() -> None:
+    """b is beyond the 95 % CI by itself (p = 0.03), but not among five comparisons."""
+    pair = {"a": [95.0, 95.6, 95.3], "b": [94.0, 94.2, 94.5]}
+    assert recommend(summaries(**pair), 10).startswith("a was best")
+    others = {name: [94.0 + 0.01 * k, 94.2, 94.5] for k, name in enumerate("cdef")}
+    text = recommend(summaries(**pair, **others), 10)
+    assert text.startswith(
+        "a had the highest accuracy, 95.30 % of the test samples correct, but is level with f, e, d, "
+    )
+    assert "best" not in text
 
 
 def test_single_seed_uses_the_wilson_interval() -> None:
     text = recommend(summaries(a=[90.0], b=[91.0], c=[50.0]), 10)
-    assert "1.00 points ahead of a in a single run" in text
+    assert text.startswith("b had the highest accuracy, 91.00 % of the test samples correct. ")
+    assert "1.00 points ahead of a in a single run, which has no interval over seeds; " in text
     low, high = wilson_percent(91.0, 500)
     assert f"its 95 % CI is {low:.1f}–{high:.1f} %, which includes a: use more seeds" in text
     assert "--seeds" in text
@@ -56,23 +77,21 @@ def test_without_test_set_uses_validation_samples() -> None:
     assert text.endswith("and there is no test set.")
 
 
-def test_ties() -> None:
+def test_equal_methods_are_level() -> None:
     text = recommend(summaries(a=[90.0, 92.0], b=[100.0, 100.0], c=[100.0, 100.0]), 10)
-    assert text.startswith("b and c tied for best, with 100.00 % of the test samples correct. It is 9.00")
-    assert "points ahead of a, paired by seed, and ahead on 2 of 2 seeds" in text
-    assert "points" not in recommend(summaries(b=[90.0], c=[90.0]), 10)
+    assert text.startswith("b had the highest accuracy, 100.00 % of the test samples correct, but is level with c")
 
 
 def test_one_method_and_no_method() -> None:
-    assert recommend(summaries(a=[90.0]), 2).count(". ") == 1
+    assert recommend(summaries(a=[90.0]), 2).startswith("a has 90.00 % of the test samples correct. The epoch was ")
     assert recommend({"a": {}}, 2) == ""
 
 
 def test_spread_has_a_minimum_of_one_sample() -> None:
     text = recommend(summaries(test=12, a=[100.0, 100.0], b=[91.67, 91.67]), 3)
-    assert "b is not significantly different (95 % CI over seeds, with a spread of at least one of 12 samples)" in text
-    certain = recommend(summaries(test=10_000, a=[99.0] * 2, b=[91.0] * 2), 3)
-    assert "significantly worse (95 % CI over seeds, with a spread of at least one of 10000 samples)" in certain
+    assert "but is level with b. " in text
+    assert "over 2 seeds, paired, with a spread of at least one of 12 samples)" in text
+    assert recommend(summaries(test=10_000, a=[99.0] * 2, b=[91.0] * 2), 3).startswith("a was best")
 
 
 def test_compare_ends_with_the_recommendation(
@@ -84,7 +103,7 @@ def test_compare_ends_with_the_recommendation(
     text = run_cli(["compare", "small.npz", "--methods", "cross-entropy,clean-only", *common], capsys)
     assert text.code == 0
     last = text.out.rpartition("\n\n")[2]
-    assert " best, with" in last
+    assert " best, with" in last or "had the highest accuracy, " in " ".join(last.split())
     assert "selected on 4 validation samples (1 per class)" in " ".join(last.split())
 
 
@@ -111,10 +130,13 @@ def test_methods_are_compared_on_common_seeds() -> None:
     """A complete method has no advantage over one with failed runs, and other seeds do not count."""
     failed = summaries_by_seed(a={0: 70.0, 1: 71.0, 2: 99.0}, b={0: 90.0, 1: 92.0}, c={0: 85.0, 1: 86.0}, d={2: 99.0})
     text = recommend(failed, 10)
-    assert text.startswith("b was best, with 91.00 % of the test samples correct (compared on seeds 0 and 1). ")
-    assert "It is 5.50 ± 0.71 points ahead of c, paired by seed, and ahead on 2 of 2 seeds" in text
+    start = "b had the highest accuracy, 91.00 % of the test samples correct (compared on seeds 0 and 1), but is level "
+    assert text.startswith(start)
+    assert "It is 5.50 points ahead of c (95 % CI " in text
+    assert "over 2 seeds, paired, corrected for 2 comparisons), and ahead on 2 of them" in text
     assert "too few seeds are in common: d (0 of 2 seeds in common). " in text
     one = recommend(summaries_by_seed(a={0: 90.0, 1: 80.0}, b={1: 87.0}), 10)
     low, high = wilson_percent(87.0, 500)
-    assert one.startswith("b was best, with 87.00 % of the test samples correct (compared on seed 1). It is 7.00 ")
-    assert f"points ahead of a in a single run; with 500 samples its 95 % CI is {low:.1f}–{high:.1f}" in one
+    start = "b had the highest accuracy, 87.00 % of the test samples correct (compared on seed 1). It is 7.00 points "
+    assert one.startswith(start)
+    assert f"with 500 samples its 95 % CI is {low:.1f}–{high:.1f}" in one

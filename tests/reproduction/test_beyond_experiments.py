@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, METHODS
+from metalabelnet.core.student_t import critical_value
+from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, METHODS
 from metalabelnet.reproduction.markdown_blocks import fill_page
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import Results, spec_key
@@ -67,13 +68,55 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     lines += [result_line(spec("fine-tune", cell, seed), a) for seed, a in enumerate(theirs)]
     lines += [result_line(spec("gce", cell, 0), 96.0)]
     matching = row(comparison_table(write_results(tmp_path, *lines)), "digits, uniform 40 %")
-    assert matching[1:] == ["", "+5.00 (+8.7 s.e.)", "", "gce: -1.00"]
+    half_width = critical_value(0.05, df=2) / 3**0.5
+    interval = f"({5 - half_width:+.2f} to {5 + half_width:+.2f})"
+    assert matching[1:5] == ["", f"+5.00 {interval}", "", "gce: -1.00 (one seed, no interval)"]
+    assert matching[5] == f"best: {PLUS} (fewer than two common seeds: gce)"
 
 
-def test_zero_standard_error(tmp_path: Path) -> None:
+def test_repeats_of_a_seed_are_averaged_and_count_once(tmp_path: Path) -> None:
+    cell = "digits/uniform:0.4"
+    lines = [result_line(spec(PLUS, cell, seed), a) for seed, a in ((0, 94.0), (0, 96.0), (1, 97.0), (2, 99.0))]
+    lines += [result_line(spec("fine-tune", cell, seed), a) for seed, a in enumerate((90.0, 91.0, 95.0))]
+    all_tables = tables("beyond", write_results(tmp_path, *lines))
+    assert row(all_tables[0], PLUS)[2] == "97.00 ± 2.00 (3)"
+    half_width = critical_value(0.05, df=2) / 3**0.5
+    text = row(all_tables[-1], "digits, uniform 40 %")[2]
+    assert text == f"+5.00 ({5 - half_width:+.2f} to {5 + half_width:+.2f})"
+    assert all_tables[-1].notes[-1] == "Repeated runs of a seed are averaged: 1 run beside the first."
+
+
+def test_equal_results_are_level(tmp_path: Path) -> None:
+    """The least spread is one of the 5,000 test samples."""
     cell = "digits/uniform:0.4"
     lines = [result_line(spec(method, cell, seed), 90.0) for method in (PLUS, "clean-only") for seed in (0, 1)]
-    assert row(comparison_table(write_results(tmp_path, *lines)), "digits, uniform 40 %")[1] == "+0.00 (s.e. 0)"
+    matching = row(comparison_table(write_results(tmp_path, *lines)), "digits, uniform 40 %")
+    half_width = critical_value(0.05, df=1) * 0.02 / 2**0.5
+    assert matching[1] == f"+0.00 ({-half_width:+.2f} to {half_width:+.2f}), level"
+    assert matching[5] == f"level: clean-only, {PLUS}"
+
+
+def test_correction_for_the_number_of_cells(tmp_path: Path) -> None:
+    """p = 0.02 is beyond zero alone, and level among eight cells."""
+    lines = []
+    for column in DIGITS:
+        for seed, lead in enumerate((0.8, 1.0, 1.3)):
+            lines += [result_line(spec(PLUS, column, seed), 90.0 + lead)]
+            lines += [result_line(spec("fine-tune", column, seed), 90.0)]
+    one = write_results(tmp_path / "one", *lines[:6])
+    eight = write_results(tmp_path / "eight", *lines)
+    assert row(comparison_table(one), "digits, uniform 20 %")[-1] == f"best: {PLUS}"
+    assert row(comparison_table(eight), "digits, uniform 20 %")[-1] == f"level: {PLUS}, fine-tune"
+    assert row(comparison_table(eight), "digits, uniform 20 %")[2].endswith("level")
+
+
+def test_superseded_runs_are_counted_in_a_note(tmp_path: Path) -> None:
+    one = spec(PLUS, "digits/uniform:0.4")
+    old = result_line(one, 80.0) | {"superseded": "0123456: another loss"}
+    result = tables("beyond", write_results(tmp_path, old, result_line(one, 90.0)))
+    assert row(result[0], PLUS)[2] == "90.00 (1)"
+    assert result[-1].notes[-1] == "Stored and not used, because the method has changed since: 1 run."
+    assert result[-1].markdown().endswith(f"\n\n{result[-1].notes[-1]}\n")
 
 
 @pytest.mark.parametrize("point", [point for point in ABLATIONS if point != "all"])
@@ -90,12 +133,12 @@ def test_ablation_table_shows_the_difference_from_all(tmp_path: Path) -> None:
     cells = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
     lines = [result_line(run_spec("beyond-ablation", PLUS, cell, "all"), 90.0) for cell in cells]
     lines += [
-        result_line(run_spec("beyond-ablation", PLUS, cell, "full warm-up"), 88.0 - k) for k, cell in enumerate(cells)
+        result_line(run_spec("beyond-ablation", PLUS, cell, "no prior"), 88.0 - k) for k, cell in enumerate(cells)
     ]
     (table,) = tables("beyond-ablation", write_results(tmp_path, *lines))
     assert row(table, "all")[-2:] == ["90.00", "–"]
-    assert row(table, "full warm-up")[-2:] == ["86.50", "-3.50 (-5.4 s.e.)"]
-    assert row(table, "no EMA")[1:] == [""] * 6
+    assert row(table, "no prior")[-2:] == ["86.50", "-3.50 (one seed, no interval)"]
+    assert row(table, "no handover")[1:] == [""] * 6
 
 
 def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) -> None:
@@ -104,7 +147,7 @@ def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) ->
     assert spec_key(whole) == spec_key(spec(PLUS, cell))
     assert without.fields["unlabeled"] == 36_000
     (table,) = tables("beyond-unlabeled", write_results(tmp_path, result_line(whole, 84.0), result_line(without, 82.5)))
-    assert row(table, "36000")[1:] == ["", "82.50 (1)", "", "-1.50"]
+    assert row(table, "36000")[1:] == ["", "82.50 (1)", "", ""]
 
 
 def test_page_matches_the_results() -> None:

@@ -3,16 +3,30 @@
 import functools
 import json
 import operator
+import platform
 import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from metalabelnet.errors import InputError
-from metalabelnet.reproduction.results import Results, run_key, spec_key, stored_settings
-from sample_results import result_line, run_spec, write_results
+from metalabelnet.reproduction.resources import Resources
+from metalabelnet.reproduction.results import (
+    Results,
+    make_result_line,
+    result_line_from_folder,
+    run_key,
+    spec_key,
+    stored_settings,
+)
+from metalabelnet.reproduction.selection import Selection, run_specs
+from metalabelnet.reproduction.tuned_on import tuned_on
+from metalabelnet.train import RunFolder, train
+from metalabelnet.train.run_folder import versions
+from sample_results import METADATA, result_line, run_spec, write_results
 
 COMMITTED = Path(__file__).parents[2] / "results"
 
@@ -35,7 +49,7 @@ def test_line_is_small_and_contains_no_path(tmp_path: Path) -> None:
         write_results(tmp_path / one.experiment, result_line(one, curves=True))
         (file,) = (tmp_path / one.experiment).iterdir()
         text = file.read_text()
-        assert len(text) < 3300
+        assert len(text) < 3500
         assert "/a/path" not in text
         assert "data_dir" not in text
     assert result_line(run_spec("cifar10-table"))["settings"]["noise_probs"] == "authors"
@@ -56,11 +70,10 @@ def test_one_file_per_data_set(tmp_path: Path) -> None:
 def test_lines_without_curves_are_read() -> None:
     lines = [json.loads(text) for text in (COMMITTED / "cifar10.jsonl").read_text().splitlines()[:4]]
     results = Results(COMMITTED)
-    for method, accuracy in (("metalabelnet", 78.76), ("fine-tune", 79.2), ("clean-only", 74.48)):
-        found = results.find(run_spec("cifar10-table", method))
-        assert found is not None
-        if "curves" not in found:
-            assert found["summary"]["test_accuracy"] == accuracy
+    expected = {"metalabelnet": [78.76, 78.5], "fine-tune": [79.2], "clean-only": [74.48, 73.86]}
+    for method, accuracies in expected.items():
+        found = results.find_all(run_spec("cifar10-table", method))
+        assert [line["summary"]["test_accuracy"] for line in found] == accuracies
     assert {one["settings"]["method"] for one in lines} == {"metalabelnet", "fine-tune", "clean-only", "cross-entropy"}
 
 
@@ -73,14 +86,64 @@ def test_method_without_given_labels_is_one_run_for_all_noises(tmp_path: Path) -
     assert results.find(run_spec("cifar10-table", "clean-only", cell="feature:0.6"))["summary"]["test_accuracy"] == 73.0
 
 
-def test_line_with_curves_replaces_one_without(tmp_path: Path) -> None:
+def test_repeated_runs_of_a_seed_are_all_found(tmp_path: Path) -> None:
     results = write_results(tmp_path, result_line(run_spec("cifar10-table"), 70.0))
-    assert results.find(run_spec("cifar10-table")) is not None
     assert results.find(run_spec("fig-curves")) is None
     results.add(result_line(run_spec("fig-curves"), 71.0, curves=True))
     for again in (results, Results(tmp_path)):
+        for name in ("cifar10-table", "fig-curves"):
+            found = again.find_all(run_spec(name))
+            assert [line["summary"]["test_accuracy"] for line in found] == [70.0, 71.0]
         assert again.find(run_spec("fig-curves"))["summary"]["test_accuracy"] == 71.0
-        assert again.find(run_spec("cifar10-table"))["summary"]["test_accuracy"] == 71.0
+        assert again.find(run_spec("cifar10-table"))["summary"]["test_accuracy"] == 70.0
+
+
+def test_superseded_line_is_kept_and_not_found(tmp_path: Path) -> None:
+    one = run_spec("cifar10-table")
+    flagged = result_line(one, 70.0) | {"superseded": "0123456: the loss has changed"}
+    results = write_results(tmp_path, flagged)
+    assert results.find(one) is None
+    results.add(result_line(one, 72.0))
+    for again in (results, Results(tmp_path)):
+        assert len(again.lines) == 2
+        assert [line["summary"]["test_accuracy"] for line in again.find_all(one)] == [72.0]
+        assert again.superseded([one]) == [json.loads(json.dumps(flagged))]
+        assert again.superseded([run_spec("cifar10-table", seed=1), run_spec("cifar10-table", "gce")]) == []
+
+
+def test_superseded_line_may_have_settings_that_no_longer_exist(tmp_path: Path) -> None:
+    flagged = result_line(run_spec("cifar10-table")) | {"superseded": "0123456: renamed"}
+    flagged["settings"]["settings"] = {"no_such_setting": 1}
+    (tmp_path / "cifar10.jsonl").write_text(json.dumps(flagged) + "\n")
+    assert len(Results(tmp_path).lines) == 1
+
+
+def test_line_names_the_device_that_trained_and_what_the_method_was_tuned_on(tmp_path: Path) -> None:
+    """On a machine with a GPU, a run on the CPU is a run on the CPU."""
+    spec = run_specs("cifar10-table", Selection(smoke=True, methods=("cross-entropy",)))[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+        run = Resources(device="cpu", dtype="float32").run(spec)
+        train(run, folder=tmp_path)
+        assert versions()["device"] == "a GPU"
+    assert RunFolder(tmp_path).metadata()["versions"]["device"] == platform.machine()
+    line = result_line_from_folder(spec, RunFolder(tmp_path))
+    assert line["versions"]["device"] == platform.machine()
+    assert line["tuned_on"].startswith("not tuned")
+
+
+def test_line_names_the_device_that_resumed_a_run() -> None:
+    """run.json is written when a run starts; the device that finished it is among what was executed."""
+    one = run_spec("cifar10-table")
+    executed = {"execution": "eager", "kernels": "none", "fallbacks": [], "device": "another GPU"}
+    metadata = {**METADATA, "method_settings": {}, "executed": executed}
+    assert make_result_line(one, metadata=metadata, failure="x")["versions"]["device"] == "another GPU"
+
+
+def test_committed_lines_say_their_recipe_and_what_the_method_was_tuned_on() -> None:
+    for line in Results(COMMITTED).lines:
+        assert line["tuned_on"] == tuned_on(line["settings"]["method"], line["settings"]["recipe"])
 
 
 def test_explicit_default_settings_give_the_same_key() -> None:
@@ -158,16 +221,18 @@ def test_concurrent_add_keeps_all_lines(tmp_path: Path) -> None:
 
 
 def test_line_added_by_two_processes_is_written_once(tmp_path: Path) -> None:
+    """The line of one run folder is written once, that of a repeated run is another line."""
     one, other = Results(tmp_path), Results(tmp_path)
     one.add(result_line(run_spec("cifar10-table"), 78.0))
-    other.add(result_line(run_spec("cifar10-table"), 77.0))
+    other.add(result_line(run_spec("cifar10-table"), 78.0))
     assert len(Results(tmp_path).lines) == 1
-    assert other.find(run_spec("cifar10-table"))["summary"]["test_accuracy"] == 78.0
+    other.add(result_line(run_spec("cifar10-table"), 77.0))
     other.add(result_line(run_spec("fig-curves"), 79.0, curves=True))
     one.add(result_line(run_spec("cifar10-table", seed=1)))
-    for results in (one, other, Results(tmp_path)):
-        assert results.find(run_spec("fig-curves")) is not None, "a line with curves is written"
-    assert len(one.lines) == len(Results(tmp_path).lines) == 3
+    for results in (one, Results(tmp_path)):
+        found = results.find_all(run_spec("cifar10-table"))
+        assert [line["summary"]["test_accuracy"] for line in found] == [78.0, 77.0, 79.0]
+    assert len(one.lines) == len(Results(tmp_path).lines) == 4
 
 
 def test_other_dtype_is_another_line(tmp_path: Path) -> None:

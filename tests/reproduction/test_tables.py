@@ -132,21 +132,43 @@ def test_latex_is_ascii_except_the_comment(name: str, tmp_path: Path) -> None:
 
 
 def test_paper_agreement(tmp_path: Path) -> None:
-    one = {"feature:0.6": [78.0, 79.0], "feature:0.8": [70.0, 70.2], "uniform:0.8": [47.0, 53.4], "uniform:0.2": [84.6]}
+    """Welch's t-test against the paper's four runs, by SciPy; three cells have an interval, and Holm tests three."""
+    stats = pytest.importorskip("scipy.stats")
+    one = {"feature:0.6": [78.0, 79.0], "feature:0.8": [60.0, 60.2], "uniform:0.8": [47.0, 53.4], "uniform:0.2": [84.6]}
     lines = [result_line(run_spec("cifar10-table", cell=c, seed=s), a) for c, v in one.items() for s, a in enumerate(v)]
     rows = {row[0]: row for row in paper_agreement(write_results(tmp_path, *lines)).rows}
-    assert rows["feature-dependent 60 %"][3:] == ["+0.08", "within 1.06"]  # 2·√(0.5² + 0.18²)
-    assert rows["feature-dependent 80 %"][3:] == ["-6.47", "below 1.00"]
-    assert rows["uniform 80 %"][3:] == ["+0.18", "within 6.42"]
-    assert rows["uniform 20 %"][3:] == ["+1.25", "above 1.00"]
-    assert rows["uniform 40 %"][3:] == ["", NOT_RUN]
+    test = stats.ttest_ind_from_stats(60.1, stats.tstd(one["feature:0.8"]), 2, 76.57, 0.33, 4, equal_var=False)
+    df = (0.02 / 2 + 0.33**2 / 4) ** 2 / ((0.02 / 2) ** 2 + (0.33**2 / 4) ** 2 / 3)
+    half_width = stats.t.isf(0.05 / 3 / 2, df) * (60.1 - 76.57) / test.statistic
+    assert rows["feature-dependent 80 %"][3:] == [
+        f"-16.47 ({-16.47 - half_width:.2f} to {half_width - 16.47:.2f})",
+        "below",
+    ]
+    assert rows["feature-dependent 60 %"][3].startswith("+0.08 (")
+    assert [rows[name][4] for name in ("feature-dependent 60 %", "uniform 80 %")] == ["level", "level"]
+    assert rows["uniform 20 %"][3:] == ["+1.25 (one seed, no interval)", ""]
+    assert rows["uniform 40 %"][3:] == [NOT_RUN, ""]
 
 
 def test_baseline_comparison(tmp_path: Path) -> None:
     runs = [("metalabelnet", 78.0), ("fine-tune", 79.5), ("clean-only", 74.0), ("gce", 66.0)]
     results = write_results(tmp_path, *(result_line(run_spec("cifar10-table", m), a) for m, a in runs))
+    results.add(result_line(run_spec("cifar10-table", seed=1), 90.0))  # no pair
     row = next(row for row in baseline_comparison(results).rows if row[0] == "feature-dependent 60 %")
-    assert row[1:] == ["78.00 (1)", "-1.50", "+4.00", "", "fine-tune (of 3 run), -1.50"]
+    one = "(one seed, no interval)"
+    assert row[2:] == [f"-1.50 {one}", f"+4.00 {one}", "", f"fine-tune (of 3 run), -1.50 {one}"]
+
+
+def test_boost_of_phase_2(tmp_path: Path) -> None:
+    """The curve has 50 + 28·43/120 + 1/3 at the end of warm-up."""
+    lines = [result_line(run_spec("cifar10-table"), 78.0, curves=True)]
+    lines += [result_line(run_spec("cifar10-table", "cross-entropy"), 70.0)]
+    answers = {row[0]: row[1] for row in claims_table(write_results(tmp_path, *lines)).rows}
+    boost = answers["phase 2 boosts accuracy by about 10 % at feature-dependent and 5 % at uniform noise"]
+    assert boost == (
+        f"feature-dependent 60 %: {78 - 50 - 28 * 43 / 120 - 1 / 3:+.1f} over the end of warm-up, "
+        "+8.0 over cross-entropy for all epochs"
+    )
 
 
 def test_claims_have_numbers_or_not_run(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.core.intervals import is_positive, wilson_percent
+from metalabelnet.core.intervals import corrected_intervals, is_beyond_zero, paired_difference, wilson_percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,9 +16,10 @@ RELIABLE_SAMPLES_PER_CLASS = 30  # validation samples; with fewer the selection 
 def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: int) -> str:
     """Describe which method was best, its lead over the others and the uncertainty of it.
 
-    Methods are compared seed by seed, because runs with the same seed share their split, noise and initial weights. If
-    runs have failed, the methods are compared on the seeds that most runs share; a method without one of these seeds
-    is not ranked.
+    Methods are compared seed by seed, because runs with the same seed share their split, noise and initial weights. A
+    method is called best only if the 95 % CI of its lead over every other method, corrected for the number of other
+    methods (Holm), lies beyond zero; otherwise it is level with the others. If runs have failed, the methods are
+    compared on the seeds that most runs share; a method without one of these seeds is not ranked.
 
     Parameters
     ----------
@@ -56,17 +57,19 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
     ranked = {method: {seed: a[seed] for seed in seeds} for method, a in accuracies.items() if a.keys() >= {*seeds}}
     means = {method: statistics.mean(a.values()) for method, a in ranked.items()}
     ranking = sorted(means, key=lambda method: -means[method])
-    best = ranking[0]
-    tied = [method for method in ranking[1:] if means[method] == means[best]]
-    subject = f"{_join([best, *tied])} tied for best, with" if tied else f"{best} was best, with"
-    if len(ranked) == 1 < len(accuracies):
-        subject = f"No method can be called best; {best} has"
+    best, others = ranking[0], ranking[1:]
     result = f"{means[best]:.2f} % of the {part} samples correct"
     result += "" if tested else " (the samples on which the epoch was selected)"
-    sentences = [f"{subject} {result}{_seeds_text(seeds, [accuracies[method] for method in ranked])}"]
-    others = [method for method in ranking[1:] if method not in tied]
-    if others:
-        sentences.append(_lead_text(best, others, ranked, samples[part]))
+    result += _seeds_text(seeds, [accuracies[method] for method in ranked])
+    if len(ranked) == 1:
+        subject = "No method can be called best; " if len(accuracies) > 1 else ""
+        sentences = [f"{subject}{best} has {result}"]
+    elif len(seeds) == 1:
+        sentences = [f"{best} had the highest accuracy, {result}", _single_run_text(best, others, means, samples[part])]
+    else:
+        level, lead = _compare(best, others, ranked, samples[part])
+        level_text = f"{best} had the highest accuracy, {result}, but is level with {_join(level)}" if level else ""
+        sentences = [level_text or f"{best} was best, with {result}", lead]
     if len(ranked) < len(accuracies):
         unranked = [method for method in accuracies if method not in ranked]
         sentences.append(_unranked_text(best, unranked, accuracies))
@@ -102,34 +105,36 @@ def _unranked_text(best: str, methods: Sequence[str], accuracies: Mapping[str, M
     return f"Not ranked against {best} because too few seeds are in common: {_join(texts)}"
 
 
-def _lead_text(best: str, others: Sequence[str], ranked: Mapping[str, Mapping[int, float]], n: int) -> str:
-    """The lead of the best method over the second, and the methods that are not significantly different from it."""
-    second = others[0]
-    differences = _paired(ranked[best], ranked[second])
-    if len(differences) < 2:
-        seed = next(iter(ranked[best]))
-        low, high = wilson_percent(ranked[best][seed], n)
-        similar = [method for method in others if statistics.mean(ranked[method].values()) >= low]
-        lead = statistics.mean(ranked[best].values()) - statistics.mean(ranked[second].values())
-        verdict = f"which includes {_join(similar)}" if similar else "which includes no other method"
-        return (
-            f"It is {lead:.2f} points ahead of {second} in a single run; with {n} samples its 95 % CI is "
-            f"{low:.1f}–{high:.1f} %, {verdict}: use more seeds (--seeds) for a more reliable comparison"
-        )
-    mean, spread = statistics.mean(differences), statistics.stdev(differences)
-    wins = sum(d > 0 for d in differences)
-    resolution = 100 / n  # accuracy of one sample, the smallest spread that n samples can show
-    similar = [m for m in others if not is_positive(_paired(ranked[best], ranked[m]), resolution)]
-    floor = f", with a spread of at least one of {n} samples" if spread < resolution else ""
-    verdict = (
-        f"{_join(similar)} {'is' if len(similar) == 1 else 'are'} not significantly different"
-        if similar
-        else "every other method is significantly worse"
-    )
+def _single_run_text(best: str, others: Sequence[str], means: Mapping[str, float], n: int) -> str:
+    """The lead in a single run, which has no interval over seeds, and the interval of its accuracy over samples."""
+    low, high = wilson_percent(means[best], n)
+    similar = [method for method in others if means[method] >= low]
+    verdict = f"which includes {_join(similar)}" if similar else "which includes no other method"
     return (
-        f"It is {mean:.2f} ± {spread:.2f} points ahead of {second}, paired by seed, and ahead on {wins} of "
-        f"{len(differences)} seeds; {verdict} (95 % CI over seeds{floor})"
+        f"It is {means[best] - means[others[0]]:.2f} points ahead of {others[0]} in a single run, which has no "
+        f"interval over seeds; with {n} samples its 95 % CI is {low:.1f}–{high:.1f} %, {verdict}: use more seeds "
+        "(--seeds)"
     )
+
+
+def _compare(
+    best: str, others: Sequence[str], ranked: Mapping[str, Mapping[int, float]], n: int
+) -> tuple[list[str], str]:
+    """The methods that are level with the best one, and a sentence about its lead over the second."""
+    resolution = 100 / n  # accuracy of one sample, the smallest spread that n samples can show
+    pairs = {method: _paired(ranked[best], ranked[method]) for method in others}
+    intervals = corrected_intervals([paired_difference(values, resolution) for values in pairs.values()])
+    level = [method for method, interval in zip(pairs, intervals, strict=True) if not is_beyond_zero(interval)]
+    differences, interval = pairs[others[0]], intervals[0]
+    assert interval is not None
+    floor = f", with a spread of at least one of {n} samples" if statistics.stdev(differences) < resolution else ""
+    correction = f", corrected for {len(others)} comparisons" if len(others) > 1 else ""
+    text = (
+        f"It is {statistics.mean(differences):.2f} points ahead of {others[0]} (95 % CI {interval[0]:.2f} to "
+        f"{interval[1]:.2f} over {len(differences)} seeds, paired{correction}{floor}), and ahead on "
+        f"{sum(d > 0 for d in differences)} of them"
+    )
+    return level, text
 
 
 def _selection_text(

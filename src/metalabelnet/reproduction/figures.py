@@ -62,7 +62,9 @@ def _curves(_name: str, cells: Cells, figure: Any) -> None:
     axes = figure.subplots()
     for (method, name, _), cell in cells.items():
         color = _plot_range(
-            axes, [line["curves"]["test_accuracy"] for line in cell.lines], f"{method}, {column_title(name)}"
+            axes,
+            [line["curves"]["test_accuracy"] for line in cell.lines_with_curves],
+            f"{method}, {column_title(name)}",
         )
         warmup = cell.lines[0]["settings"]["warmup"]
         axes.axvline(warmup, color=color, linestyle=":", linewidth=0.8, alpha=0.6)
@@ -73,7 +75,7 @@ def _curves(_name: str, cells: Cells, figure: Any) -> None:
 def _warmup(name: str, cells: Cells, figure: Any) -> None:
     axes = figure.subplots()
     for (_, _, point), cell in cells.items():
-        lines = [line["curves"]["test_accuracy"] for line in cell.lines if line.get("curves")]
+        lines = [line["curves"]["test_accuracy"] for line in cell.lines_with_curves]
         if lines:
             _plot_range(axes, lines, point)
     axes.set(xlabel="epoch", ylabel="test accuracy (%)", title=f"Test accuracy by {POINT_NAMES[name]}")
@@ -84,7 +86,7 @@ def _stability(_name: str, cells: Cells, figure: Any) -> None:
     axes = figure.subplots()
     for (method, name, _), cell in cells.items():
         means, stds = _values(cell, "mean").mean(0), _values(cell, "std").mean(0)
-        start = cell.lines[0]["curves"]["label_change"]["from"]
+        start = next(line["curves"]["label_change"]["from"] for line in cell.lines_with_curves)
         epochs = np.arange(start, start + len(means)) + 1
         (line,) = axes.plot(epochs, means, label=f"{method}, {column_title(name)}")
         axes.fill_between(
@@ -141,7 +143,7 @@ def _losses(_name: str, cells: Cells, figure: Any) -> None:
 
 def _values(cell: TableCell, which: str) -> Any:
     """The changes of the soft labels, one row per run, cut to the shortest run."""
-    lines = [(line.get("curves") or {}).get("label_change", {}).get(which, []) for line in cell.lines]
+    lines = [line["curves"].get("label_change", {}).get(which, []) for line in cell.lines_with_curves]
     shortest = min(map(len, lines), default=0)
     return np.array([line[:shortest] for line in lines], dtype=float) if shortest else np.empty((0, 0))
 

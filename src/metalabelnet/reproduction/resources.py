@@ -14,9 +14,11 @@ from metalabelnet import nets
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data import load
 from metalabelnet.data.benchmarks.download import data_folder
+from metalabelnet.engine.cuda import device_name
 from metalabelnet.errors import InputError
 from metalabelnet.noise.cifar_n import FILES
 from metalabelnet.train.noise_probe import log_probabilities
+from metalabelnet.train.prepare import select_device
 from metalabelnet.train.settings import Run, make_run
 
 if TYPE_CHECKING:
@@ -79,6 +81,11 @@ class Resources:
     def on_cuda(self) -> bool:
         """Whether the runs use a GPU."""
         return self.device.startswith("cuda") or (self.device == "auto" and torch.cuda.is_available())
+
+    @property
+    def device_name(self) -> str:
+        """The name of the device that the runs use, as in their result lines."""
+        return device_name(select_device(make_run("digits", device=self.device)))
 
 
 def check_noise_probs(path: Path) -> Path:

@@ -3,17 +3,21 @@
 Keys of a line:
 
     date             day the run ended
-    settings         every field of the run except those of the machine; the authors' noise file is "authors"
+    settings         every field of the run except those of the machine, the recipe by name and by value; the authors'
+                     noise file is "authors"
     method_settings  all settings of the method
     summary          accuracies at the selected and the last epoch, the selected epoch, seconds, …; null if it failed
     failure          why there is no result (only failed runs)
     curves           test accuracy by epoch; mean and standard deviation of the change of the soft labels (optional)
     losses           the three losses along a step (only `fig-losses`)
     concurrent       number of runs that shared the device, this one included (only if several)
-    versions, commit
+    tuned_on         the data on which the settings of the method were chosen
+    superseded       "COMMIT: reason" if the method has changed since; such a line is kept, but is in no table
+    versions         of the packages, and the device that trained
+    commit
 
 Two lines belong to the same run if their settings are equal. How it was computed (dtype, execution, device) and
-whether labels were corrected do not count.
+whether labels were corrected do not count. All lines of a run are used: tables average them.
 """
 
 from __future__ import annotations
@@ -31,10 +35,11 @@ from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import field
+from metalabelnet.reproduction.tuned_on import tuned_on
 from metalabelnet.train.settings import Run, make_run, make_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from metalabelnet.reproduction.experiments import RunSpec
@@ -68,7 +73,8 @@ SUMMARY_KEYS = (  # the part of summary.json that the settings do not contain
 
 # What tables, figures and runtime estimates read from a line, with its JSON types.
 _REQUIRED: _Types = {"date": str, "settings": dict, "summary": (dict, type(None)), "versions": dict}
-_OPTIONAL: _Types = {"method_settings": dict, "curves": dict, "losses": dict, "concurrent": int, "failure": str}
+_OPTIONAL: _Types = {"method_settings": dict, "curves": dict, "losses": dict, "concurrent": int}
+_OPTIONAL |= dict.fromkeys(("failure", "tuned_on", "superseded"), str)
 _SETTINGS: _Types = {"data": str, "method": str, "noise": str, "net": str}
 _SETTINGS |= dict.fromkeys(("epochs", "warmup", "batch_size", "seed"), int)
 _SUMMARY: _Types = {"seconds": (int, float)}
@@ -169,7 +175,7 @@ class Results:
     def __init__(self, folder: Path, dtype: str | None = None) -> None:
         self.folder, self.dtype = folder, dtype
         self.lines: list[ResultLine] = []
-        self._by_key: dict[str, ResultLine] = {}
+        self._by_key: dict[str, list[ResultLine]] = {}
         self._lines_read: dict[Path, int] = {}  # by file
         for file in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
             self._read_new_lines(file)
@@ -187,38 +193,55 @@ class Results:
 
     def _index(self, line: ResultLine) -> None:
         self.lines.append(line)
-        if self._has_dtype(line) and self._replaces(line):
-            self._by_key[_line_key(line)] = line
+        if not line.get("superseded") and (self.dtype is None or line["settings"].get("dtype") == self.dtype):
+            self._by_key.setdefault(_line_key(line), []).append(line)
 
-    def _has_dtype(self, line: ResultLine) -> bool:
-        return self.dtype is None or line["settings"].get("dtype") == self.dtype
-
-    def _replaces(self, line: ResultLine) -> bool:
-        """Whether the line is the first of its run, or has curves where the first has none."""
-        before = self._by_key.get(_line_key(line))
-        return before is None or (before.get("curves") is None and line.get("curves") is not None)
+    def find_all(self, spec: RunSpec) -> list[ResultLine]:
+        """The lines of a run; none if the spec needs curves and no line has them."""
+        lines = self._by_key.get(spec_key(spec), [])
+        if spec.curves and not any(line.get("curves") is not None or line.get("failure") for line in lines):
+            return []
+        return lines
 
     def find(self, spec: RunSpec) -> ResultLine | None:
-        """The line of a run, or None if it is missing or has no curves where the spec needs them."""
-        line = self._by_key.get(spec_key(spec))
-        if line is None or (spec.curves and line.get("curves") is None and not line.get("failure")):
-            return None
-        return line
+        """The first line of a run, with curves where the spec needs them, or None."""
+        lines = self.find_all(spec)
+        with_curves = [line for line in lines if line.get("curves") is not None or line.get("failure")]
+        return next(iter(with_curves if spec.curves else lines), None)
+
+    def superseded(self, specs: Iterable[RunSpec]) -> list[ResultLine]:
+        """The superseded lines with the method, data, noise and seed of one of the specs."""
+        lines = [line for line in self.lines if line.get("superseded")]
+        methods = {line["settings"]["method"] for line in lines}
+        wanted = {_subject(stored_settings(spec)) for spec in specs if spec.method in methods}
+        return [line for line in lines if _subject(line["settings"]) in wanted]
 
     def add(self, line: ResultLine) -> None:
-        """Append a line to the file of its data set unless its run has one. The file is replaced atomically."""
+        """Append a line to the file of its data set unless it is there already. The file is replaced atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{_file_name(line)}.jsonl"
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        line = json.loads(text)  # as it will be read
         with _locked(self.folder):
             before = self._read_new_lines(file)
-            if self._has_dtype(line) and not self._replaces(line):
+            if any(_is_same_run(line, other) for other in self._by_key.get(_line_key(line), ())):
                 return
             if before and not before.endswith(b"\n"):
                 before += b"\n"
             write_atomically(file, before + text.encode() + b"\n")
             self._lines_read[file] += 1
-        self._index(json.loads(text))  # as it will be read
+        self._index(line)
+
+
+def _is_same_run(one: ResultLine, other: ResultLine) -> bool:
+    """Whether two lines with the same settings come from one run folder, and not from a repeated run."""
+    return all(one.get(name) == other.get(name) for name in ("summary", "failure", "losses", "curves"))
+
+
+def _subject(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("data", "method", "protocol", "clean", "unlabeled", "seed")
+    noise = ("noise", "noise_probs") if METHODS[settings["method"]].traits.reads_given else ()
+    return tuple(settings.get(name) for name in (*names, *noise))
 
 
 def make_result_line(
@@ -245,7 +268,10 @@ def make_result_line(
         line["failure"] = failure
     if history:
         line["curves"] = compact_curves(history)
-    return line | more | {"versions": metadata["versions"], "commit": metadata["commit"]}
+    line |= {**more, "tuned_on": tuned_on(spec.method, line["settings"]["recipe"])}
+    executed = metadata.get("executed", {})  # a run that failed early has none
+    versions = metadata["versions"] | {name: executed[name] for name in ("device",) if name in executed}
+    return line | {"versions": versions, "commit": metadata["commit"]}
 
 
 def result_line_from_folder(spec: RunSpec, files: RunFolder, **more: Any) -> ResultLine:

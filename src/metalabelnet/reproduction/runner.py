@@ -24,7 +24,6 @@ from metalabelnet.reproduction.step_losses import losses_along_step
 from metalabelnet.train.folder_lock import RunBusyError
 from metalabelnet.train.prepare import read_data
 from metalabelnet.train.run_folder import RunFolder
-from metalabelnet.train.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +109,7 @@ class Runner:
         self.results, self.resources, self.out = results, resources, out
         self.concurrent, self.workers, self.cheapest_first = concurrent, workers, cheapest_first
         self.log, self._stop_requested = log, stop
-        self.estimator = RuntimeEstimator(results.lines, versions()["device"])
+        self.estimator = RuntimeEstimator(results.lines, resources.device_name)
         self.deadline = None if budget is None else time.monotonic() + budget
         self.failures: list[str] = []
         self.ended = self.total = 0

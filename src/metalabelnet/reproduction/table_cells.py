@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from metalabelnet.reproduction.experiments import EXPERIMENTS, RunSpec
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from metalabelnet.reproduction.results import ResultLine, Results
 
@@ -22,7 +21,7 @@ SELECTED, LAST = "test_accuracy", "test_accuracy_last"  # summary keys: accuracy
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """The result lines of one table cell and the number of runs that failed."""
+    """The result lines of one table cell and the number of runs that failed. Repeated runs of a seed are averaged."""
 
     lines: list[ResultLine] = field(default_factory=list)
     failed: int = 0
@@ -32,22 +31,45 @@ class TableCell:
         """Whether at least one run finished or failed."""
         return bool(self.lines or self.failed)
 
+    @property
+    def repeats(self) -> list[ResultLine]:
+        """The runs beyond the first of each seed."""
+        seeds = [line["settings"]["seed"] for line in self.lines]
+        return [line for k, line in enumerate(self.lines) if seeds[k] in seeds[:k]]
+
+    @property
+    def lines_with_curves(self) -> list[ResultLine]:
+        """The runs whose metrics of every epoch are stored."""
+        return [line for line in self.lines if line.get("curves") is not None]
+
+    def mean_by_seed(self, value: Callable[[ResultLine], float | None]) -> dict[int, float]:
+        """The mean value of the runs of each seed, without the runs that have none."""
+        values: dict[int, list[float]] = {}
+        for line in self.lines:
+            if (number := value(line)) is not None:
+                values.setdefault(line["settings"]["seed"], []).append(number)
+        return {seed: statistics.mean(numbers) for seed, numbers in values.items()}
+
+    def by_seed(self, name: str = SELECTED) -> dict[int, float]:
+        """The value of each seed that has one."""
+        return self.mean_by_seed(lambda line: line["summary"][name] if line["summary"] else None)
+
     def values(self, name: str = SELECTED) -> list[float]:
-        """The value of each run that has one."""
-        return [line["summary"][name] for line in self.lines if line["summary"] and line["summary"][name] is not None]
+        """The value of each seed that has one."""
+        return list(self.by_seed(name).values())
 
     def mean(self, name: str = SELECTED) -> float | None:
-        """The mean over the runs, or None without runs."""
+        """The mean over the seeds, or None without runs."""
         values = self.values(name)
         return statistics.mean(values) if values else None
 
-    def standard_error(self, name: str = SELECTED) -> float | None:
-        """The standard error of the mean, or None with fewer than two runs."""
-        values = self.values(name)
-        return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    def test_samples(self) -> int | None:
+        """The smallest number of test samples of these runs, if it is known."""
+        counts = [line["summary"].get("samples", {}).get("test") for line in self.lines if line["summary"]]
+        return min((count for count in counts if count), default=None)
 
     def text(self, name: str = SELECTED) -> str:
-        """Format as "mean ± standard deviation (number of runs)"; empty without runs."""
+        """Format as "mean ± standard deviation (number of seeds)"; empty without runs."""
         values = self.values(name)
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         parts = [f"{statistics.mean(values):.2f}{spread} ({len(values)})"] if values else []
@@ -66,7 +88,7 @@ def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SE
     experiment = EXPERIMENTS[name]
     if experiment.needs_data:
         return {}
-    seeds = 1 + max((int(line["settings"].get("seed", 0)) for line in results.lines), default=0)
+    seeds = number_of_seeds(results)
     default = experiment.smoke_cells if selection.smoke else experiment.cells
     extra = selection.cells or ()
     methods = tuple(m for m in experiment.all_methods if m in (*experiment.methods, *(selection.methods or ())))
@@ -83,13 +105,22 @@ def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SE
     }
 
 
+def number_of_seeds(results: Results) -> int:
+    """The number of seeds up to the highest one of the results."""
+    return 1 + max((int(line["settings"].get("seed", 0)) for line in results.lines), default=0)
+
+
+def end_of_warmup(line: ResultLine) -> float | None:
+    """The test accuracy after the last epoch of warm-up, if the metrics of every epoch are stored."""
+    if line.get("curves") is None:
+        return None
+    return float(line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1])
+
+
 def _add_result(cell: TableCell, results: Results, spec: RunSpec) -> TableCell:
-    line = results.find(spec)
-    if line is None:
-        return cell
-    if line.get("failure"):
-        return TableCell(lines=cell.lines, failed=cell.failed + 1)
-    return TableCell(lines=[*cell.lines, line], failed=cell.failed)
+    lines = results.find_all(spec)
+    finished = [line for line in lines if not line.get("failure")]
+    return TableCell(lines=[*cell.lines, *finished], failed=cell.failed + len(lines) - len(finished))
 
 
 def _was_run(cells: Mapping[CellKey, TableCell], column: str) -> bool:

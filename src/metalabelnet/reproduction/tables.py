@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from metalabelnet.reproduction import beyond, field
+from metalabelnet.reproduction.comparisons import (
+    INTERVAL_NOTE,
+    difference_texts,
+    highest,
+    pair_cells,
+    pair_groups,
+    verdicts,
+)
 from metalabelnet.reproduction.experiments import EXPERIMENTS, TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS, paper_number
-from metalabelnet.reproduction.selection import DEFAULT_SELECTION
+from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
 from metalabelnet.reproduction.table_cells import (
     LAST,
     SELECTED,
@@ -17,33 +24,36 @@ from metalabelnet.reproduction.table_cells import (
     collect_cells,
     column_names,
     column_title,
+    end_of_warmup,
     losses_by_column,
+    number_of_seeds,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from metalabelnet.reproduction.results import Results
-    from metalabelnet.reproduction.selection import Selection
     from metalabelnet.reproduction.table_cells import CellKey
 
     Cells = Mapping[CellKey, TableCell]
 
-SPREAD = "mean ± standard deviation (runs)"
+SPREAD = "mean ± standard deviation (seeds)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of text with a title."""
+    """A table of text with a title and notes."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
 
     def markdown(self) -> str:
-        """Format as Markdown, with the title above the table."""
+        """Format as Markdown, with the title above the table and the notes below."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return f"{self.title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n\n".join([self.title, table, *self.notes]) + "\n"
 
     def latex(self) -> str:
         """Format as a LaTeX tabular, with the title as a comment."""
@@ -76,6 +86,27 @@ def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION
     if EXPERIMENTS[name].needs_data:
         return [_paper_table(name)]
     cells = collect_cells(name, results, selection)
+    *others, last = _tables_of_cells(name, cells, selection)
+    return [*others, replace(last, notes=(*last.notes, *_source_notes(name, cells, results, selection)))]
+
+
+def _source_notes(name: str, cells: Cells, results: Results, selection: Selection) -> list[str]:
+    """Say how many runs are repeats of a seed, and how many are not used because the method has changed."""
+    notes = []
+    repeated = {id(line) for cell in cells.values() for line in cell.repeats}
+    if repeated:
+        notes.append(f"Repeated runs of a seed are averaged: {_count_runs(len(repeated))} beside the first.")
+    superseded = results.superseded(run_specs(name, replace(selection, seeds=number_of_seeds(results))))
+    if superseded:
+        notes.append(f"Stored and not used, because the method has changed since: {_count_runs(len(superseded))}.")
+    return notes
+
+
+def _count_runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Table]:
     if name == "cifar10-table":
         return _cifar10_tables(cells, smoke=selection.smoke)
     builders = {"cifar10n": _cifar10n_tables, "beyond": _beyond_tables}
@@ -172,8 +203,8 @@ def _points_table(name: str, cells: Cells) -> Table:
 def _curves_table(cells: Cells) -> Table:
     rows = []
     for (method, column, _), cell in cells.items():
-        after_warmup = [line["curves"]["test_accuracy"][line["settings"]["warmup"] - 1] for line in cell.lines]
-        mean = f"{sum(after_warmup) / len(after_warmup):.2f}" if after_warmup else ""
+        ends = list(cell.mean_by_seed(end_of_warmup).values())
+        mean = f"{sum(ends) / len(ends):.2f}" if ends else ""
         rows.append([f"{method}, {column_title(column)}", mean, cell.text(), cell.text(LAST)])
     return Table(
         title="Test accuracy at the end of warm-up, at the selected epoch and at the last epoch",
@@ -185,7 +216,7 @@ def _curves_table(cells: Cells) -> Table:
 def _stability_table(cells: Cells) -> Table:
     rows = []
     for (method, column, _), cell in cells.items():
-        changes = [line["curves"]["label_change"] for line in cell.lines if line["curves"].get("label_change")]
+        changes = [c for line in cell.lines_with_curves if (c := line["curves"].get("label_change"))]
         texts = ["", "", "", ""]
         if changes:
             means = [sum(values) / len(values) for values in zip(*(c["mean"] for c in changes), strict=False)]
@@ -246,10 +277,30 @@ def _beyond_tables(cells: Cells) -> list[Table]:
                     rows=[[m, *(cells[m, column, ""].text(name) for column in of_data)] for m in beyond.METHODS],
                 )
             )
-    rows = [_comparison_row(c, {m: cells[m, c, ""] for m in beyond.METHODS}) for c in columns if c in run]
-    title = f"{beyond.PLUS} minus the other methods, in points and in standard errors of the paired difference"
-    names = ["data and noise", *beyond.BASELINES, "best of the other methods that were run"]
-    return [*result, Table(title=title, columns=names, rows=rows)]
+    return [*result, _comparison_table({c: {m: cells[m, c, ""] for m in beyond.METHODS} for c in columns if c in run})]
+
+
+def _comparison_table(cells: Mapping[str, Mapping[str, TableCell]]) -> Table:
+    """Compare `metalabelnet-plus` with the baselines and the best other method of each column, and name the best."""
+    names = [f"{_data_set(column)}, {_noise_title(column)}" for column in cells]
+    by_column = list(cells.values())
+    texts = [
+        difference_texts([pair_cells(one[beyond.PLUS], one[method]) for one in by_column])
+        for method in beyond.BASELINES
+    ]
+    best = [highest(one, other_than=beyond.PLUS) for one in by_column]
+    pairs = [
+        None if other is None else pair_cells(one[beyond.PLUS], one[other])
+        for one, other in zip(by_column, best, strict=True)
+    ]
+    against = [f"{m}: {text}" if m else "" for m, text in zip(best, difference_texts(pairs), strict=True)]
+    rows = [list(row) for row in zip(names, *texts, against, verdicts(by_column), strict=True)]
+    return Table(
+        title=f"{beyond.PLUS} minus the other methods, and the best of all methods that were run",
+        columns=["data and noise", *beyond.BASELINES, "highest of the other methods", "best method"],
+        rows=rows,
+        notes=[INTERVAL_NOTE],
+    )
 
 
 def _data_set(column: str) -> str:
@@ -261,50 +312,21 @@ def _noise_title(column: str) -> str:
 
 
 def _variants_table(cells: Cells, title: str, point_name: str, difference_name: str) -> Table:
-    """Build a table of points by column, with the difference from the first point, paired over columns and seeds."""
+    """Build a table of points by column, with the difference from the first point, paired over seeds."""
     columns = column_names(cells)
     points = list(dict.fromkeys(point for _, _, point in cells))
-    first = [cells[beyond.PLUS, column, points[0]] for column in columns]
+    by_point = {point: [cells[beyond.PLUS, column, point] for column in columns] for point in points}
+    first, *others = points
+    differences = difference_texts([pair_groups(by_point[point], by_point[first]) for point in others])
     rows = []
-    for point in points:
-        of_point = [cells[beyond.PLUS, column, point] for column in columns]
-        means = [mean for cell in of_point if (mean := cell.mean()) is not None]
+    for point, difference in zip(points, ["–", *differences], strict=True):
+        means = [mean for cell in by_point[point] if (mean := cell.mean()) is not None]
         overall = f"{sum(means) / len(means):.2f}" if len(means) == len(columns) else ""
-        differences = [d for ours, theirs in zip(of_point, first, strict=True) for d in _paired(ours, theirs)]
-        against = "–" if point == points[0] and means else _difference_text(differences)
-        rows.append([point, *(cell.text() for cell in of_point), overall, against])
+        against = difference if means else ""
+        rows.append([point, *(cell.text() for cell in by_point[point]), overall, against])
     return Table(
         title=f"{title}: test accuracy at the selected epoch, {SPREAD}",
         columns=[point_name, *(_noise_title(column) for column in columns), "mean", difference_name],
         rows=rows,
+        notes=[f"{INTERVAL_NOTE} A seed counts once: its columns are averaged."],
     )
-
-
-def _comparison_row(column: str, cells: Mapping[str, TableCell]) -> list[str]:
-    ours = cells[beyond.PLUS]
-    others = {method: cell for method, cell in cells.items() if method != beyond.PLUS and cell.values()}
-    best = max(others, key=lambda method: others[method].mean() or 0.0, default=None)
-    text = "" if best is None else f"{best}: {_difference_text(_paired(ours, others[best]))}"
-    baselines = [_difference_text(_paired(ours, cells[method])) for method in beyond.BASELINES]
-    return [f"{_data_set(column)}, {_noise_title(column)}", *baselines, text]
-
-
-def _paired(ours: TableCell, theirs: TableCell) -> list[float]:
-    """The differences seed by seed: runs with the same seed share their split, noise and initial weights."""
-    by_seed = [
-        {line["settings"]["seed"]: line["summary"][SELECTED] for line in cell.lines if line["summary"]}
-        for cell in (ours, theirs)
-    ]
-    return [by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]]
-
-
-def _difference_text(differences: list[float]) -> str:
-    """Format as "+1.23 (+4.5 s.e.)"; without standard errors for a single pair; empty without pairs."""
-    n = len(differences)
-    if not n:
-        return ""
-    mean = sum(differences) / n
-    if n < 2:
-        return f"{mean:+.2f}"
-    error = math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
-    return f"{mean:+.2f} ({f'{mean / error:+.1f} s.e.' if error > 0 else 's.e. 0'})"

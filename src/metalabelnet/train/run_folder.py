@@ -152,7 +152,14 @@ class RunFolder:
                 "another --out"
             )
 
-    def create(self, run: Run, *, encoder_config: dict[str, Any] | None = None, **facts: Any) -> None:
+    def create(
+        self,
+        run: Run,
+        *,
+        encoder_config: dict[str, Any] | None = None,
+        device: torch.device | None = None,
+        **facts: Any,
+    ) -> None:
         """Create the folder with run.json and encoder.json, or check that the run it holds has the same facts.
 
         Parameters
@@ -161,6 +168,8 @@ class RunFolder:
             The settings.
         encoder_config : dict, optional
             Content of encoder.json.
+        device : torch.device, optional
+            The device that trains, as in `versions`.
         **facts
             Further entries of run.json.
         """
@@ -180,7 +189,7 @@ class RunFolder:
                 "run": dataclasses.asdict(run),
                 "method_settings": dataclasses.asdict(run.method_settings()),
                 **facts,
-                "versions": versions(),
+                "versions": versions(device),
                 "commit": commit(),
             }
             self.write_json("run.json", metadata)

@@ -12,17 +12,19 @@ import numpy as np
 import torch
 
 import metalabelnet
+from metalabelnet.engine.cuda import device_name
 
 
-def versions() -> dict[str, str]:
-    """Return the versions and the device that results depend on."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+def versions(device: torch.device | None = None) -> dict[str, str]:
+    """Return the versions and the name of the device that results depend on; by default a GPU if there is one."""
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "metalabelnet": metalabelnet.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "device": device,
+        "device": device_name(device),
     }
 
 

@@ -1,0 +1,112 @@
+"""Numbers in README and in the result pages are those of the stored results."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "results"
+# Rows of the table in speed.md, by their names when they were measured.
+SPEED_ROWS = {
+    "plain step, eager": "plain step, eager",
+    "phase 2, double backward, eager": "phase 2, double-backward, eager",
+    "phase 2, exact, eager": "phase 2, exact, eager",
+    "phase 2 by TorchOpt 0.7.3": "phase 2, torchopt 0.7.3",
+    "phase 2 by higher 0.2.1": "phase 2, higher 0.2.1",
+    "phase 2 by betty 0.1.1": "phase 2, betty 0.1.1",
+    "phase 2, exact, compiled, TF32": "phase 2, exact, recorded",
+    "plain step, compiled, bf16": "plain step, recorded, bf16",
+    "phase 2, exact, compiled, bf16": "phase 2, exact, recorded, bf16",
+    "phase 2 of `metalabelnet-plus`, compiled, bf16": "phase 2 of plus, exact, recorded, bf16",
+    "plain step, 8 concurrent runs, bf16, each": "plain step, 8 together, bf16, each",
+    "phase 2, 8 concurrent runs, bf16, each": "phase 2, 8 together, bf16, each",
+}
+
+
+def load_benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of the first table of a text, without its head."""
+    lines = re.findall(r"^\|.*\|$", text.partition("\n\n## ")[0], flags=re.MULTILINE)
+    first = lines[: next((k for k, line in enumerate(lines) if k > 1 and set(line) <= set("|-")), None)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in first[2:]]
+
+
+def measured_rows() -> list[dict[str, dict[str, float]]]:
+    """For each of the two hosts, the rows by name."""
+    runs = json.loads((ROOT / "results" / "speed" / "2026-11-17-h200-one-run.json").read_text())["runs"]
+    return [{row["row"]: row for row in run["rows"]} for run in runs]
+
+
+def test_speed_table() -> None:
+    page = (PAGES / "speed.md").read_text(encoding="utf-8").partition("## One step on an H200")[2]
+    rows = table_rows(page.partition("## Whole runs")[0])
+    assert [row[0] for row in rows] == list(SPEED_ROWS)
+    hosts = measured_rows()
+    for name, ms, speed in rows:
+        stored = [host[SPEED_ROWS[name]] for host in hosts]
+        assert [float(x) for x in ms.split(", ")] == pytest.approx([row["ms"] for row in stored], abs=0.0051)
+        speeds = [float(x) for x in speed.rstrip(" ×").split(", ") if x]
+        for number, row in zip(speeds, stored, strict=False):
+            assert number == pytest.approx(row["speed"], abs=0.51 if number > 8.5 else 0.051)
+
+
+def test_speed_of_the_readme() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(r"second phase takes ([\d.]+) ms, (\d+) to (\d+) times as fast as eager double backward", text)
+    assert found is not None
+    rows = [host["phase 2, exact, recorded, bf16"] for host in measured_rows()]
+    assert all(round(row["ms"], 1) == float(found[1]) for row in rows)
+    assert [round(row["speed"]) for row in rows] == [int(found[2]), int(found[3])]
+
+
+def test_kernels_of_the_speed_page() -> None:
+    runs = json.loads((ROOT / "results" / "speed" / "2026-11-18-h200-kernels-option.json").read_text())["runs"]
+    stored = [f"{row['ms']:.2f}" for kind in ("hopper", "cudnn") for row in runs[kind]["rows"]]
+    text = " ".join((PAGES / "speed.md").read_text(encoding="utf-8").split())
+    assert "{} and {} ms with our kernels, {} and {} ms with cuDNN's".format(*stored) in text
+
+
+def test_table_of_informative_samples() -> None:
+    lines = (ROOT / "results" / "review" / "informative.jsonl").read_text().splitlines()
+    table = load_benchmark("informative").table([json.loads(line) for line in lines])
+    page = (PAGES / "review.md").read_text(encoding="utf-8")
+    command = "python benchmarks/informative.py --table results/review/informative.jsonl"
+    assert f"<!-- begin: informative -->\n\n{table}\n\n<!-- end: informative -->" in page, f"run: {command}"
+
+
+def test_share_of_wrong_labels_among_informative_samples() -> None:
+    lines = [json.loads(text) for text in (ROOT / "results" / "review" / "informative.jsonl").read_text().splitlines()]
+    cell = [line for line in lines if (line["data"], line["noise"]) == ("digits", "feature:0.4")]
+    shares = {s: [line["wrong"] for line in cell if line["sampling"] == s] for s in ("entropy", "random")}
+    text = " ".join((PAGES / "review.md").read_text(encoding="utf-8").split())
+    low, high = min(shares["entropy"]), max(shares["entropy"])
+    assert f"{low:.0f} to {high:.0f} % of the samples chosen by `entropy` had a wrong label" in text
+    assert f"and {min(shares['random']):.0f} to {max(shares['random']):.0f} % of those drawn at random" in text
+
+
+def test_boost_claim_equals_the_generated_table() -> None:
+    """The sentence on the boost of phase 2 has the numbers of the table of claims, which is built from results/."""
+    page = (PAGES / "reproduction.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| phase 2 boosts accuracy"))
+    over_warmup = re.findall(r"\+([\d.]+) over the end of warm-up", row)
+    over_cross_entropy = re.findall(r"\+([\d.]+) over cross-entropy", row)
+    text = " ".join(page.split())
+    gains = (
+        "phase 2 gains {} and {} points over the end of warm-up at uniform noise of 40 and 60 %, and {} and {} points"
+    )
+    assert gains.format(*over_warmup) in text
+    assert "the gains are {} and {}, and {} and {}.".format(*over_cross_entropy) in text
