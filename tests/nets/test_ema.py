@@ -1,12 +1,9 @@
 """EMA: the formula, its limit, features and logits, and its checkpoint."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
-from metalabelnet.core.forward_pass import predict
 from metalabelnet.nets.ema import EMA
 
 
@@ -27,7 +24,7 @@ def perturb(net: nn.Module, t: int) -> nn.Module:
 @pytest.mark.parametrize("max_decay", [0.0, 0.3, 0.999])
 def test_update_equals_formula(max_decay: float) -> None:
     net = build_net()
-    ema = EMA(net, "3", max_decay)
+    ema = EMA(net, max_decay)
     expected = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     for t in range(1, 6):
         ema.update(perturb(net, t))
@@ -41,25 +38,14 @@ def test_update_equals_formula(max_decay: float) -> None:
 
 def test_zero_decay_copies_classifier() -> None:
     net = build_net()
-    ema = EMA(net, "3", 0.0)
+    ema = EMA(net, 0.0)
     ema.update(perturb(net, 1))
     assert all(torch.equal(a, b) for a, b in zip(ema.net.state_dict().values(), net.state_dict().values(), strict=True))
 
 
-def test_features_and_logits_leave_no_hook() -> None:
-    net, x = build_net(), torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ema = EMA(copy.deepcopy(net), "3", 0.9)
-    ema.net.train()  # must be ignored
-    v, logits = ema.features_and_logits(x)
-    assert torch.equal(logits, predict(net, x))
-    assert torch.equal(net[3](v), logits)
-    assert not ema.net[3]._forward_pre_hooks
-    assert not logits.requires_grad
-
-
 def test_step_count_is_restored_from_checkpoint() -> None:
     net = build_net()
-    ema, restored = EMA(net, "3", 0.9), EMA(net, "3", 0.9)
+    ema, restored = EMA(net, 0.9), EMA(net, 0.9)
     for t in range(3):
         ema.update(perturb(net, t))
     restored.net.load_state_dict(ema.net.state_dict())

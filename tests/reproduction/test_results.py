@@ -25,7 +25,7 @@ from metalabelnet.reproduction.results import (
 from metalabelnet.reproduction.selection import Selection, run_specs
 from metalabelnet.reproduction.tuned_on import tuned_on
 from metalabelnet.train import RunFolder, train
-from metalabelnet.train.run_folder import versions
+from metalabelnet.train.versions import versions
 from sample_results import METADATA, result_line, run_spec, write_results
 
 COMMITTED = Path(__file__).parents[2] / "results"

@@ -1,15 +1,15 @@
-"""Experiments beyond the paper: `metalabelnet-plus` and the baselines one would try first with a clean set.
+"""Experiments beyond the paper: all methods with the same recipe, on several data sets and kinds of noise.
 
-A cell is named DATA/NOISE. All methods of a cell use the same network, schedule and augmentation. A fifth of the clean
-set is held out to select the epoch; the test samples are used for testing only.
+A cell is named DATA/NOISE. Every method has the recipe `modern`. Clean samples are drawn out of the noisy ones and keep
+their given label. A fifth of the clean set is held out to select the epoch; the test samples are used for testing only.
 
     digits             1,797 samples: 100 clean, 500 for testing, the others noisy
     fashion-mnist      10,000 noisy training images, 200 clean images out of the others
-    cifar10-5000       5,000 clean images out of the training images, the others noisy (cifar10-1000 likewise); a third
-                       of the paper's schedule, because there are hundreds of runs
+    cifar10-5000       5,000 clean images out of the training images, the others noisy (cifar10-1000 likewise);
+                       40 epochs
 
 `feature` is noise drawn from a probe trained on the true labels. On CIFAR-10 `authors` is the noise published by the
-paper's authors, most of which goes to one class, and `worst` are the human labels of CIFAR-10N.
+paper's authors, most of which goes to one class; `worst` and `aggregate` are the human labels of CIFAR-10N.
 """
 
 from __future__ import annotations
@@ -17,16 +17,26 @@ from __future__ import annotations
 from typing import Any
 
 PLUS = "metalabelnet-plus"
+PLUS_NOT_LEARNED = "metalabelnet-plus:not-learned"  # with a label net that does not learn
 BASELINES = ("clean-only", "fine-tune", "metalabelnet")
 METHODS = (
     "cross-entropy",
     "clean-only",
     "fine-tune",
+    "fixmatch",
+    "glc",
+    "sce",
     "gce",
+    "bootstrap",
+    "forward",
     "co-teaching",
+    "joint-optimization",
+    "pencil",
+    "mlnt",
     "meta-weight-net",
     "mslg",
     "metalabelnet",
+    PLUS_NOT_LEARNED,
     PLUS,
 )
 _RATES = (0.2, 0.4, 0.6, 0.8)
@@ -35,7 +45,11 @@ FASHION = tuple(f"fashion-mnist/{kind}:{rate}" for kind in ("uniform", "feature"
 CIFAR10 = tuple(
     f"cifar10-{clean}/{noise}"
     for clean in (5000, 1000)
-    for noise in (*(f"{kind}:{rate}" for kind in ("uniform", "feature", "authors") for rate in (0.4, 0.8)), "worst")
+    for noise in (
+        *(f"{kind}:{rate}" for kind in ("uniform", "feature", "authors") for rate in _RATES),
+        "worst",
+        "aggregate",
+    )
 )
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
 ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
@@ -52,12 +66,11 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no handover": {"handover": 0.0},
 }
 
-_THIRD_OF_SCHEDULE = {"epochs": 40, "warmup": 15, "lr_milestones": (13, 27)}  # of 120, 44, (40, 80)
 _DATA: dict[str, dict[str, Any]] = {
     "digits": {"data": "digits", "clean": 100},
     "fashion-mnist": {"data": "fashion-mnist", "clean": 200, "limit": 10_000},
-    "cifar10-5000": {"data": "cifar10", "clean": 5000, **_THIRD_OF_SCHEDULE},
-    "cifar10-1000": {"data": "cifar10", "clean": 1000, **_THIRD_OF_SCHEDULE},
+    "cifar10-5000": {"data": "cifar10", "clean": 5000, "epochs": 40},
+    "cifar10-1000": {"data": "cifar10", "clean": 1000, "epochs": 40},
 }
 
 
@@ -66,6 +79,19 @@ def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, 
     data, _, noise = cell.partition("/")
     kind, _, rate = noise.partition(":")
     probe = {"noise_probs": "probe"} if kind == "feature" else {}
-    labels = {"authors": f"feature:{rate}", "worst": "cifar10n:worst"}.get(kind, noise)
-    fields = {**_DATA[data], "method": method, "noise": labels, **probe, "split": "general", "protocol": "default"}
+    labels = {"authors": f"feature:{rate}", "worst": "cifar10n:worst", "aggregate": "cifar10n:aggregate"}.get(
+        kind, noise
+    )
+    method, _, variant = method.partition(":")
+    settings = {"settings": {"beta": 0.0}} if variant else {}
+    fields = {
+        **_DATA[data],
+        "recipe": "modern",
+        "method": method,
+        **settings,
+        "noise": labels,
+        **probe,
+        "split": "general",
+        "protocol": "default",
+    }
     return {**fields, "seed": seed, **changes}

@@ -213,7 +213,7 @@ class Results:
         """The superseded lines with the method, data, noise and seed of one of the specs."""
         lines = [line for line in self.lines if line.get("superseded")]
         methods = {line["settings"]["method"] for line in lines}
-        wanted = {_subject(stored_settings(spec)) for spec in specs if spec.method in methods}
+        wanted = {_subject(stored_settings(spec)) for spec in specs if spec.fields["method"] in methods}
         return [line for line in lines if _subject(line["settings"]) in wanted]
 
     def add(self, line: ResultLine) -> None:
@@ -268,7 +268,7 @@ def make_result_line(
         line["failure"] = failure
     if history:
         line["curves"] = compact_curves(history)
-    line |= {**more, "tuned_on": tuned_on(spec.method, line["settings"]["recipe"])}
+    line |= {**more, "tuned_on": tuned_on(spec.fields["method"], line["settings"]["recipe"])}
     executed = metadata.get("executed", {})  # a run that failed early has none
     versions = metadata["versions"] | {name: executed[name] for name in ("device",) if name in executed}
     return line | {"versions": versions, "commit": metadata["commit"]}

@@ -334,7 +334,7 @@ class Runner:
 def folder_name(spec: RunSpec, dtype: str) -> str:
     """A readable folder name that ends in a hash of the settings, so that no two runs share a folder."""
     cell = spec.cell.replace(":", "").replace("/", "-")
-    parts = [spec.fields["data"], spec.method, cell, f"seed{spec.seed}", dtype]
+    parts = [spec.fields["data"], spec.method.replace(":", "-"), cell, f"seed{spec.seed}", dtype]
     digest = hashlib.sha256(spec_key(spec).encode()).hexdigest()[:8]
     return "-".join(str(part) for part in (*parts, digest))
 

@@ -86,8 +86,12 @@ def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION
     if EXPERIMENTS[name].needs_data:
         return [_paper_table(name)]
     cells = collect_cells(name, results, selection)
-    *others, last = _tables_of_cells(name, cells, selection)
+    *others, last = _tables_of_cells(name, cells, selection) or [_empty_table(name)]
     return [*others, replace(last, notes=(*last.notes, *_source_notes(name, cells, results, selection)))]
+
+
+def _empty_table(name: str) -> Table:
+    return Table(title=EXPERIMENTS[name].summary, columns=["method"], rows=[], notes=("No runs yet.",))
 
 
 def _source_notes(name: str, cells: Cells, results: Results, selection: Selection) -> list[str]:
