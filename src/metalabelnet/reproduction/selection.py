@@ -139,7 +139,7 @@ def check_selection(names: Sequence[str], selection: Selection) -> None:
         If a value is unknown or nothing is selected.
     """
     for method in selection.methods or ():
-        if method not in METHODS:
+        if method.partition(":")[0] not in METHODS:
             raise unknown_name_error("method", method, METHODS)
     if selection.seeds is not None and selection.seeds < 1:
         raise InputError(f"seeds {selection.seeds} is too small: use at least 1")
