@@ -67,7 +67,7 @@ def make_batches(run: Run, problem: Problem, method: Method) -> Batches:
         dtype=run.torch_dtype,
         seed=run.seed,
         strong_augment_from=method.strong_augment_from,
-        mixup=run.mixup,
+        mixup=method.mixup,
     )
 
 

@@ -176,6 +176,9 @@ class Method(ABC):
     strong_augment_from : int or None
         First epoch whose batches contain strongly augmented samples (``Views.strong``): 0 if the recipe has strong
         augmentation and the samples are images, None if no epoch does. A method that always needs them sets it.
+    mixup : float
+        α of the MixUp draws in the batches (``Views.partner``, ``Views.share``): the recipe's, 0 for none. A method
+        that mixes samples itself sets it.
     averages_itself : bool
         Whether an average of the weights is part of the method; it then replaces the recipe's EMA (class attribute).
     clean_from : int or None
@@ -205,6 +208,7 @@ class Method(ABC):
         self.candidates_from = recipe.warmup if self.traits.has_warmup else 0
         strong = recipe.strong_augment != "none" and can_augment_strongly(task.train.x)
         self.strong_augment_from: int | None = 0 if strong else None
+        self.mixup = recipe.mixup
         self.net = task.make_net(0)
         self.sgd = self.make_sgd(self.net)
         self.averages: dict[str, EMA] = {}

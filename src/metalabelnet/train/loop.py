@@ -261,7 +261,7 @@ class TrainingLoop:
             seed=run.seed,
             order=run.order,
             strong_augment_from=self.method.strong_augment_from,
-            mixup=run.mixup,
+            mixup=self.method.mixup,
         )
         # The batch is made inside the traced step, unless samples are read from disk.
         make_batch: Callable[[Any], Batch] = (
