@@ -80,8 +80,14 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "cosine annealing": {"lr_schedule": "cosine"},
     "learning rate warm-up": {"lr_warmup": 2},
 }
-# MLNT predicts with its teacher, an average of its own, in place of the recipe's EMA.
-NO_EFFECT = {("mlnt", "EMA")}
+# An ingredient of the method's own replaces that of the recipe: MLNT's teacher, the MixUp of ELR+, the consistency loss
+# of SOP+.
+NO_EFFECT = {
+    ("mlnt", "EMA"),
+    ("elr-plus", "MixUp"),
+    ("sop-plus", "strong augmentation"),
+    ("sop-plus", "consistency"),
+}
 
 
 @cache

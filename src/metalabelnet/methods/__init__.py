@@ -6,6 +6,7 @@ from metalabelnet.methods.bootstrap import Bootstrap
 from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
+from metalabelnet.methods.elr import ELR
 from metalabelnet.methods.fine_tune import FineTune
 from metalabelnet.methods.fixmatch import FixMatch
 from metalabelnet.methods.forward import Forward
@@ -42,4 +43,5 @@ METHODS: dict[str, type[Method]] = {
     "mslg": MSLG,
     "meta-weight-net": MetaWeightNet,
     "mlnt": MLNT,
+    "elr": ELR,
 }
