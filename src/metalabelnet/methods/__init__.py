@@ -23,6 +23,7 @@ from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
 from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
+from metalabelnet.methods.sop import SOP
 
 __all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
 
@@ -46,4 +47,5 @@ METHODS: dict[str, type[Method]] = {
     "mlnt": MLNT,
     "elr": ELR,
     "elr-plus": ELRPlus,
+    "sop": SOP,
 }
