@@ -24,6 +24,7 @@ from metalabelnet.methods.pencil import Pencil
 from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
 from metalabelnet.methods.sop import SOP
+from metalabelnet.methods.sop_plus import SOPPlus
 
 __all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
 
@@ -48,4 +49,5 @@ METHODS: dict[str, type[Method]] = {
     "elr": ELR,
     "elr-plus": ELRPlus,
     "sop": SOP,
+    "sop-plus": SOPPlus,
 }
