@@ -25,6 +25,7 @@ from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
 from metalabelnet.methods.sop import SOP
 from metalabelnet.methods.sop_plus import SOPPlus
+from metalabelnet.methods.t_revision import TRevision
 
 __all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
 
@@ -46,6 +47,7 @@ METHODS: dict[str, type[Method]] = {
     "mslg": MSLG,
     "meta-weight-net": MetaWeightNet,
     "mlnt": MLNT,
+    "t-revision": TRevision,
     "elr": ELR,
     "elr-plus": ELRPlus,
     "sop": SOP,
