@@ -1,5 +1,6 @@
 """T-Revision: the importance weights by their definition, the gradient of ΔT in closed form, and the three stages."""
 
+import dataclasses
 import functools
 import io
 import math
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.transition_matrix import transitions_from_anchors
-from metalabelnet.methods.t_revision import importance_weights
+from metalabelnet.methods.t_revision import TRevision, importance_weights
 from metalabelnet.train.settings import Run
 from small_runs import StepRunner, small_problem, small_run
 
@@ -89,18 +90,63 @@ def finished_run() -> StepRunner:
     return StepRunner(revision_run(), small_problem()).advance()
 
 
-def test_first_stage_is_cross_entropy_and_gives_T() -> None:
+def test_a_tenth_of_the_labeled_rows_is_held_out() -> None:
+    method = StepRunner(revision_run(), small_problem(unlabeled=8)).method
+    assert int(method.held_out.sum()) == 4
+    assert not method.held_out[:8].any()
+    other = StepRunner(revision_run(seed=1), small_problem(unlabeled=8)).method
+    assert not torch.equal(method.held_out, other.held_out)
+
+
+def test_held_out_labels_do_not_train() -> None:
+    """Until they select an epoch."""
+    problem, weights = small_problem(), []
+    held_out = StepRunner(revision_run(), problem).method.held_out
+    for given in (problem.train.given, torch.where(held_out, (problem.train.given + 1) % 3, problem.train.given)):
+        changed = dataclasses.replace(problem, train=problem.train.with_given_labels(given))
+        weights.append(StepRunner(revision_run(), changed).advance(8).method.net.state_dict())
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_first_stage_is_cross_entropy_on_the_other_rows() -> None:
     runner = StepRunner(revision_run(), small_problem())
     assert (runner.method.epochs, runner.method.candidates_from) == (11, 8)
-    runner.advance(8)
-    plain = StepRunner(small_run("cross-entropy", epochs=2), small_problem()).advance()
-    assert runner.losses == plain.losses
-    p = runner.method.logits(runner.problem.train.x).softmax(1)
-    assert runner.method.phase() == "estimate"
-    runner.advance(1)
-    assert runner.method.phase() == "reweight"
-    torch.testing.assert_close(runner.method.transitions.T, transitions_from_anchors(p))
-    assert not runner.method.transitions.delta.any()
+    runner.method.begin_epoch(0)
+    for batch in runner.batches.epoch(0, labeled_only=True):
+        keep = ~runner.method.held_out[batch.index]
+        expected = cross_entropy(runner.method.net(batch.x)[keep], batch.given[keep]).mean()
+        torch.testing.assert_close(runner.method.step(batch), expected.detach())
+
+
+def noisy_accuracy(method: TRevision) -> float:
+    """The accuracy on the given labels of held-out rows."""
+    rows = method.task.train.take(method.held_out.nonzero()[:, 0])
+    p = method.logits(rows.x).softmax(1)
+    noisy = p if method.transitions is None else p @ method.transitions().detach()
+    return float((noisy.argmax(1) == rows.given).double().mean())
+
+
+def test_stages_start_from_the_best_epoch() -> None:
+    runner = StepRunner(revision_run(lr=0.02), small_problem())
+    m = runner.method
+    for first, last in ((0, 2), (2, 8)):
+        epochs = []
+        for epoch in range(first, last):
+            m.begin_epoch(epoch)
+            for batch in runner.batches.epoch(epoch, labeled_only=True):
+                m.train_step(batch)
+            m.end_epoch(epoch)
+            epochs.append((noisy_accuracy(m), {key: tensor.clone() for key, tensor in m.net.state_dict().items()}))
+        best = max(reversed(epochs), key=lambda entry: entry[0])[1]  # the last of the best
+        m.begin_epoch(last)
+        assert all(torch.equal(tensor, best[key]) for key, tensor in m.net.state_dict().items())
+        if first == 0:
+            assert m.phase() == "reweight"
+            train = m.task.train
+            p = m.logits(train.x[~m.held_out]).softmax(1)
+            torch.testing.assert_close(m.transitions.T, transitions_from_anchors(p))
+            assert not m.transitions.delta.any()
+    assert m.phase() == "revise"
 
 
 def test_schedule_restarts_with_the_second_stage() -> None:
@@ -119,7 +165,7 @@ def test_weights_are_constants_in_the_second_stage() -> None:
     net = runner.method.net
     weights, z = list(net.parameters()), net(batch.x)
     w = importance_weights(z, batch.given, runner.method.transitions.T).detach()
-    loss = (w * cross_entropy(z, batch.given)).mean()
+    loss = (w * cross_entropy(z, batch.given))[~runner.method.held_out[batch.index]].mean()
     expected = [
         p.detach() - 0.05 * (g + 1e-4 * p.detach())
         for p, g in zip(weights, torch.autograd.grad(loss, weights), strict=True)
@@ -144,7 +190,8 @@ def test_last_stage_revises_T_and_the_network_by_adam() -> None:
         }
     names = [name for name, _ in m.net.named_parameters()]
     z = torch.func.functional_call(m.net, dict(zip(names, reference, strict=False)), (batch.x,))
-    loss = (importance_weights(z, batch.given, m.transitions.T + reference[-1]) * cross_entropy(z, batch.given)).mean()
+    losses = importance_weights(z, batch.given, m.transitions.T + reference[-1]) * cross_entropy(z, batch.given)
+    loss = losses[~m.held_out[batch.index]].mean()
     loss.backward()
     adam.step()
     torch.testing.assert_close(m.step(batch), loss.detach())

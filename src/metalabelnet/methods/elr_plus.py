@@ -112,7 +112,7 @@ class ELRPlus(Method):
         reference="Liu et al. 2020",
         paper_url="https://arxiv.org/abs/2007.00151",
         traceable=True,
-        relative_cost=3.0,
+        relative_cost=2.8,
         own_recipe={
             "epochs": 200,
             "lr": 0.02,

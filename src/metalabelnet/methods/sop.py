@@ -118,6 +118,7 @@ class SOP(Method):
         reference="Liu et al. 2022",
         paper_url="https://arxiv.org/abs/2202.14026",
         traceable=True,
+        relative_cost=1.1,
         own_recipe={
             "epochs": 120,
             "lr": 0.02,

@@ -56,7 +56,7 @@ class SOPPlus(SOP):
         reference="Liu et al. 2022",
         paper_url="https://arxiv.org/abs/2202.14026",
         traceable=True,
-        relative_cost=2.0,
+        relative_cost=2.1,
         own_recipe={
             "epochs": 300,
             "lr": 0.02,
