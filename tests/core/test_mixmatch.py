@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import beta, kstest
 
-from metalabelnet.core.mixmatch import beta_draws, class_balance_loss, labeled_loss, mix, sharpen, unlabeled_loss
+from metalabelnet.core.mixmatch import class_balance_loss, draw_shares, labeled_loss, mix, sharpen, unlabeled_loss
 
 G = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(6, 4, generator=G, dtype=torch.float64)
@@ -31,9 +31,9 @@ def test_mixing_equals_a_loop() -> None:
 
 def test_draws_have_the_distribution_of_the_larger_share() -> None:
     """Kolmogorov–Smirnov test of max(λ, 1 − λ), whose distribution function is 2 F(x) − 1 on [½, 1]."""
-    draws = beta_draws(2000, 4.0, torch.Generator().manual_seed(0))
+    draws = draw_shares(2000, 4.0, seed=0)
     assert kstest(draws.numpy(), lambda x: 2 * beta.cdf(x, 4, 4) - 1).pvalue > 0.01
-    assert torch.equal(draws, beta_draws(2000, 4.0, torch.Generator().manual_seed(0)))
+    assert torch.equal(draws, draw_shares(2000, 4.0, seed=0))
 
 
 def test_losses_equal_loops() -> None:

@@ -8,6 +8,7 @@ References
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -24,11 +25,9 @@ def mix(x: Tensor, partner: Tensor, share: Tensor) -> Tensor:
     return share * x + (1 - share) * x[partner]
 
 
-def beta_draws(count: int, alpha: float, generator: torch.Generator) -> Tensor:
+def draw_shares(count: int, alpha: float, seed: int) -> Tensor:
     """Return max(λ, 1 − λ) for `count` draws of λ ~ Beta(α, α), on the host in double precision."""
-    shapes = torch.full((2, count), alpha, dtype=torch.float64)
-    gammas = torch._standard_gamma(shapes, generator=generator)  # noqa: SLF001 (torch.distributions has no generator)
-    share = gammas[0] / gammas.sum(0)
+    share = torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, count))
     return torch.maximum(share, 1 - share)
 
 

@@ -12,6 +12,7 @@ from metalabelnet.methods.forward import Forward
 from metalabelnet.methods.gce import GCE
 from metalabelnet.methods.glc import GLC
 from metalabelnet.methods.joint_optimization import JointOptimization
+from metalabelnet.methods.l2rw import L2RW
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
@@ -42,4 +43,5 @@ METHODS: dict[str, type[Method]] = {
     "mslg": MSLG,
     "meta-weight-net": MetaWeightNet,
     "mlnt": MLNT,
+    "l2rw": L2RW,
 }
