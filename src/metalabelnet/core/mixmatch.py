@@ -14,6 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Return the one-hot vectors of labels, zeros for −1. Unlike `functional.one_hot`, it reads nothing on the host."""
+    return (labels[:, None] == torch.arange(classes, device=labels.device)).to(dtype)
+
+
 def sharpen(p: Tensor, temperature: float) -> Tensor:
     """Return p^(1/T), normalized: p for T = 1, one-hot at the largest probability for T → 0."""
     powers = (p / p.amax(1, keepdim=True)) ** (1 / temperature)  # without the division, small T underflows

@@ -6,6 +6,7 @@ from metalabelnet.methods.bootstrap import Bootstrap
 from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
+from metalabelnet.methods.dividemix import DivideMix
 from metalabelnet.methods.fine_tune import FineTune
 from metalabelnet.methods.fixmatch import FixMatch
 from metalabelnet.methods.forward import Forward
@@ -44,4 +45,5 @@ METHODS: dict[str, type[Method]] = {
     "meta-weight-net": MetaWeightNet,
     "mlnt": MLNT,
     "l2rw": L2RW,
+    "dividemix": DivideMix,
 }

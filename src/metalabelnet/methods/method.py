@@ -176,6 +176,8 @@ class Method(ABC):
     strong_augment_from : int or None
         First epoch whose batches contain strongly augmented samples (``Views.strong``): 0 if the recipe has strong
         augmentation and the samples are images, None if no epoch does. A method that always needs them sets it.
+    second_view : bool
+        Whether batches contain a second augmented copy of each training sample (``Views.second``; class attribute).
     averages_itself : bool
         Whether an average of the weights is part of the method; it then replaces the recipe's EMA (class attribute).
     clean_from : int or None
@@ -194,6 +196,7 @@ class Method(ABC):
 
     traits: ClassVar[MethodTraits]
     Settings: ClassVar[type] = NoSettings
+    second_view: ClassVar[bool] = False
     averages_itself: ClassVar[bool] = False
     clean_from: int | None = None
 
