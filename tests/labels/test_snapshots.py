@@ -35,6 +35,7 @@ def test_methods_trained_on_clean_labels() -> None:
         "glc",
         "metalabelnet-plus",
         "dividemix",
+        "mlc",
     ]
 
 

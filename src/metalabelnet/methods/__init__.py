@@ -18,6 +18,7 @@ from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.mlc import MLC
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
@@ -46,4 +47,5 @@ METHODS: dict[str, type[Method]] = {
     "mlnt": MLNT,
     "l2rw": L2RW,
     "dividemix": DivideMix,
+    "mlc": MLC,
 }
