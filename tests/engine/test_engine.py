@@ -22,7 +22,7 @@ from metalabelnet.nets.resnet import PreActResNet, ResNet
 from metalabelnet.train.build_method import build_method
 from small_runs import make_batches, small_problem, small_run
 
-ONE_PHASE = ("cross-entropy", "clean-only", "sce", "gce", "bootstrap", "meta-weight-net", "l2rw", "mlc")
+ONE_PHASE = ("cross-entropy", "clean-only", "sce", "gce", "bootstrap", "meta-weight-net", "l2rw", "mlc", "ssr")
 TRACEABLE = [name for name, method in METHODS.items() if method.traits.traceable]
 
 

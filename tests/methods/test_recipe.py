@@ -81,7 +81,8 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "learning rate warm-up": {"lr_warmup": 2},
 }
 # MLNT predicts with its teacher, an average of its own, in place of the recipe's EMA.
-NO_EFFECT = {("mlnt", "EMA")}
+# SSR has mixing and strong augmentation of its own, in place of the recipe's.
+NO_EFFECT = {("mlnt", "EMA"), ("ssr", "strong augmentation"), ("ssr", "consistency"), ("ssr", "MixUp")}
 
 
 @cache

@@ -24,6 +24,7 @@ from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
 from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
+from metalabelnet.methods.ssr import SSR
 
 __all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
 
@@ -48,4 +49,5 @@ METHODS: dict[str, type[Method]] = {
     "l2rw": L2RW,
     "dividemix": DivideMix,
     "mlc": MLC,
+    "ssr": SSR,
 }
