@@ -76,6 +76,7 @@ def make_engine(
         dtype=run.torch_dtype,
         seed=seed,
         strong_augment_from=method.strong_augment_from,
+        second_view=method.second_view,
     )
     method.begin_epoch(0)
     bf16 = run.dtype == "bf16"
