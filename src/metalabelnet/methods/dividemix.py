@@ -169,7 +169,7 @@ class DivideMix(Method):
         uses_unlabeled=True,
         has_warmup=True,
         traceable=True,
-        relative_cost=6.0,
+        relative_cost=3.7,
         own_recipe={
             "epochs": 300,
             "warmup": 10,

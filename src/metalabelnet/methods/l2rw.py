@@ -77,7 +77,7 @@ class L2RW(Method):
         needs_clean=True,
         traceable=True,
         looks_ahead=True,
-        relative_cost=3.0,
+        relative_cost=2.7,
         own_recipe={
             "epochs": 160,
             "lr": 0.1,

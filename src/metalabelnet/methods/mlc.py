@@ -95,7 +95,7 @@ class MLC(Method):
         needs_clean=True,
         traceable=True,
         looks_ahead=True,
-        relative_cost=3.0,
+        relative_cost=3.4,
         own_recipe={
             "epochs": 120,
             "lr": 0.1,

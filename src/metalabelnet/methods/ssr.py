@@ -166,7 +166,7 @@ class SSR(Method):
         paper_url="https://arxiv.org/abs/2111.11288",
         uses_unlabeled=True,
         traceable=True,
-        relative_cost=3.0,
+        relative_cost=2.7,
         own_recipe={
             "epochs": 300,
             "lr": 0.02,
