@@ -125,3 +125,10 @@ def test_tables_are_mixed_without_strong_augmentation() -> None:
 def test_settings_out_of_range_are_rejected(setting: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(setting))}=.*out of range"):
         StepRunner(small_run("ssr", settings=setting), small_problem())
+
+
+def test_labels_out_of_range_in_a_checkpoint_are_rejected() -> None:
+    state = StepRunner(small_run("ssr"), small_problem()).advance(3).method.state_dict()
+    state["selection"] = state["selection"] | {"labels": state["selection"]["labels"] + 7}
+    with pytest.raises(InputError, match="labels are 0 to 2"):
+        StepRunner(small_run("ssr"), small_problem()).method.load_state_dict(state)
