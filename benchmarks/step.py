@@ -77,6 +77,7 @@ def make_engine(
         seed=seed,
         strong_augment_from=method.strong_augment_from,
         mixup=method.mixup,
+        second_view=method.second_view,
     )
     method.begin_epoch(0)
     bf16 = run.dtype == "bf16"

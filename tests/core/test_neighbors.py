@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from metalabelnet.core import neighbors
-from metalabelnet.core.neighbors import NeighborTable, nearest_neighbors
+from metalabelnet.core.neighbors import NeighborTable, balanced_votes, nearest_neighbors
 
 
 def naive(features: list[list[float]], k: int) -> list[list[int]]:
@@ -42,3 +42,18 @@ def test_table_contains_row_numbers() -> None:
     other = NeighborTable(torch.zeros(8, 1, dtype=torch.long))
     other.load_state_dict(table.state_dict())
     assert torch.equal(other.rows, table.rows)
+
+
+def test_balanced_votes_equal_a_loop() -> None:
+    g = torch.Generator().manual_seed(0)
+    labels = torch.randint(-1, 3, (20,), generator=g)
+    neighbors = torch.stack([torch.randperm(20, generator=g)[:5] for _ in range(20)])
+    frequency = [sum(label == c for label in labels.tolist()) for c in range(3)]
+    for row, votes in zip(neighbors.tolist(), balanced_votes(neighbors, labels, 3).tolist(), strict=True):
+        shares = [sum(int(labels[j]) == c for j in row) / frequency[c] for c in range(3)]
+        assert votes == pytest.approx([share / sum(shares) for share in shares])
+
+
+def test_votes_without_labeled_neighbors_are_uniform() -> None:
+    votes = balanced_votes(torch.tensor([[1], [0]]), torch.tensor([-1, 1]), 2)
+    assert votes.tolist() == [[0.0, 1.0], [0.5, 0.5]]

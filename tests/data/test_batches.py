@@ -167,6 +167,18 @@ def test_strong_augmentation_starts_at_its_epoch_and_changes_nothing_else() -> N
     assert not torch.equal(seen[0], later)
 
 
+def test_second_view_is_augmented_anew_and_changes_nothing_else() -> None:
+    train = dataclasses.replace(rows(30), x=torch.randint(0, 256, (30, 1, 8, 8), dtype=torch.uint8))
+    plain, batches = (make_batches(train, rows(20), augment="crop", second_view=two) for two in (False, True))
+    for one, other in zip(plain.epoch(0, labeled_only=False), batches.epoch(0, labeled_only=False), strict=True):
+        assert one.views.second is None
+        assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "index", "clean_x"))
+        assert other.views.second.shape == other.x.shape
+        assert not torch.equal(other.views.second, other.x)
+    without_augmentation = make_batches(train, rows(20), augment="none", second_view=True)
+    assert next(iter(without_augmentation.epoch(0, labeled_only=False))).views.second is None
+
+
 @pytest.mark.parametrize(("augment", "flips"), [("none", False), ("crop", False), ("flip-crop", True)])
 def test_strong_augmentation_flips_if_weak_augmentation_does(
     augment: str, flips: bool, monkeypatch: pytest.MonkeyPatch

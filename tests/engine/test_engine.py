@@ -33,6 +33,9 @@ ONE_PHASE = (
     "elr-plus",
     "sop",
     "sop-plus",
+    "l2rw",
+    "mlc",
+    "ssr",
 )
 PHASES = {"t-revision": 3}
 TRACEABLE = [name for name, method in METHODS.items() if method.traits.traceable]

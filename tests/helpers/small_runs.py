@@ -68,6 +68,7 @@ def make_batches(run: Run, problem: Problem, method: Method) -> Batches:
         seed=run.seed,
         strong_augment_from=method.strong_augment_from,
         mixup=method.mixup,
+        second_view=method.second_view,
     )
 
 

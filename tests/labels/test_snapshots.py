@@ -28,7 +28,15 @@ TRAINED_ON_CLEAN = [name for name in METHODS if build_method(small_run(name), sm
 
 
 def test_methods_trained_on_clean_labels() -> None:
-    assert TRAINED_ON_CLEAN == ["clean-only", "fine-tune", "metalabelnet-plus"]
+    assert TRAINED_ON_CLEAN == [
+        "clean-only",
+        "fine-tune",
+        "fixmatch",
+        "glc",
+        "metalabelnet-plus",
+        "dividemix",
+        "mlc",
+    ]
 
 
 def problem_with_clean(count: int) -> Problem:

@@ -17,7 +17,8 @@ from metalabelnet.methods import METHODS
 from metalabelnet.train.build_method import build_method
 from small_runs import FAST_SETTINGS, METHOD_VARIANTS, StepRunner, column_images, small_problem, small_run
 
-WITHOUT_CLEAN_SET = {"co-teaching": {"noise_rate": 0.2}}  # settings with which a method does not read the clean set
+# Settings with which a method does not read the clean set.
+WITHOUT_CLEAN_SET = {"co-teaching": {"noise_rate": 0.2}, "dividemix": {"clean_weight": 0.0}}
 GOLDEN = Path(__file__).with_name("golden.json")
 pytestmark = pytest.mark.parametrize("name", [*METHODS, *METHOD_VARIANTS])
 

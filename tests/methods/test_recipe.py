@@ -81,12 +81,15 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "learning rate warm-up": {"lr_warmup": 2},
 }
 # An ingredient of the method's own replaces that of the recipe: MLNT's teacher, the MixUp of ELR+, the consistency loss
-# of SOP+.
+# of SOP+, mixing and strong augmentation of SSR.
 NO_EFFECT = {
     ("mlnt", "EMA"),
     ("elr-plus", "MixUp"),
     ("sop-plus", "strong augmentation"),
     ("sop-plus", "consistency"),
+    ("ssr", "strong augmentation"),
+    ("ssr", "consistency"),
+    ("ssr", "MixUp"),
 }
 
 

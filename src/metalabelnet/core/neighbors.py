@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,23 @@ def nearest_neighbors(features: Tensor, k: int) -> Tensor:
         distances[torch.arange(len(rows), device=rows.device), rows] = torch.inf
         neighbors.append(distances.topk(min(k, max(1, n - 1)), largest=False).indices)
     return torch.cat(neighbors)
+
+
+def balanced_votes(neighbors: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the share of each class among a row's neighbors, divided by the class's frequency, normalized: (n, C).
+
+    A label of −1 does not vote. A row without a vote gets the uniform distribution.
+
+    neighbors  (n, k) row numbers
+    labels     (n,) the label of each row
+    """
+    one_hot = (labels >= 0)[:, None] * functional.one_hot(labels.clamp_min(0), classes)
+    counts = torch.zeros(len(neighbors), classes, device=labels.device)
+    for column in neighbors.T:  # one column at a time: (n, k, C) numbers would not fit into memory
+        counts += one_hot[column]
+    balanced = counts / one_hot.sum(0).clamp_min(1)
+    total = balanced.sum(1, keepdim=True)
+    return torch.where(total > 0, balanced / total.clamp_min(torch.finfo(total.dtype).tiny), 1 / classes)
 
 
 class NeighborTable:

@@ -37,6 +37,8 @@ class Views:
     ----------
     weak : Tensor
         The samples with the run's augmentation.
+    second : Tensor or None
+        The training samples with the run's augmentation drawn again, if the method asks for it.
     strong : Tensor or None
         The same samples with strong augmentation, if the recipe or the method has it.
     partner : Tensor or None
@@ -46,6 +48,7 @@ class Views:
     """
 
     weak: Tensor
+    second: Tensor | None = None
     strong: Tensor | None = None
     partner: Tensor | None = None
     share: Tensor | None = None
@@ -102,6 +105,8 @@ class BatchPlan:
         (5, N) int64: the row of each sample, then its numbers from `augment.draw_augmentation`.
     seed : int
         Seed for random numbers within the step.
+    second : Tensor or None
+        (4, N) int64: the numbers of the second copy of each training sample from `augment.draw_augmentation`.
     strong, clean_strong : Tensor or None
         (15, N) int64: the numbers of each sample from `strong_augment.draw_strong_augmentation`; None without strong
         augmentation.
@@ -112,6 +117,7 @@ class BatchPlan:
     train: Tensor
     clean: Tensor
     seed: int
+    second: Tensor | None = None
     strong: Tensor | None = None
     clean_strong: Tensor | None = None
     mixup: Tensor | None = None
@@ -155,6 +161,10 @@ class Batches:
         `shuffled` or `given`.
     strong_augment_from : int or None
         The first epoch with strong augmentation; None: never.
+    mixup : float
+        α of MixUp; 0: none.
+    second_view : bool
+        Whether training samples are augmented a second time (`Views.second`), where there is an augmentation.
     """
 
     train: Rows
@@ -167,6 +177,7 @@ class Batches:
     order: str = SAMPLE_ORDERS[0]
     strong_augment_from: int | None = None
     mixup: float = 0.0
+    second_view: bool = False
 
     def steps(self, *, labeled_only: bool) -> int:
         """Return the number of batches per epoch."""
@@ -207,6 +218,7 @@ class Batches:
         )
         clean = self._add_augmentation(torch.cat(clean_cycles)[:steps], "clean", epoch)
         optional = {
+            "second": self._draw_second(epoch, train),
             "strong": self._draw_strong("strong", epoch, train),
             "clean_strong": self._draw_strong("strong clean", epoch, clean) if self.augment_clean else None,
             "mixup": self._draw_mixup("mixup", epoch, train),
@@ -232,8 +244,12 @@ class Batches:
 
     def _assemble(self, plan: BatchPlan, x: Tensor, clean_x: Tensor) -> Batch:
         index, clean = plan.train[0], plan.clean[0]
+        views = self._views(x, self.augment, plan.train[1:], plan.strong, plan.mixup)
+        if plan.second is not None:
+            second = to_input(AUGMENTATIONS[self.augment](x, plan.second), self.dtype)
+            views = dataclasses.replace(views, second=second)
         return Batch(
-            views=self._views(x, self.augment, plan.train[1:], plan.strong, plan.mixup),
+            views=views,
             given=self.train.given[index],
             index=index,
             clean_views=self._views(
@@ -272,6 +288,14 @@ class Batches:
         """Return (steps, 5, size) on the device: the rows of an epoch with their augmentation draws."""
         draws = draw_augmentation(rows.numel(), generator(self.seed, "augment", name, epoch))
         return self._send(torch.cat([rows[:, None], draws.view(4, *rows.shape).transpose(0, 1)], 1))
+
+    def _draw_second(self, epoch: int, rows: Tensor) -> Tensor | None:
+        """Return (steps, 4, size) on the device: the draws of the second copies of an epoch, if there is any."""
+        if not self.second_view or self.augment == "none":
+            return None
+        steps, _, size = rows.shape
+        draws = draw_augmentation(steps * size, generator(self.seed, "augment", "second", epoch))
+        return self._send(draws.view(4, steps, size).transpose(0, 1).contiguous())
 
     def _draw_strong(self, name: str, epoch: int, rows: Tensor) -> Tensor | None:
         """Return (steps, 15, size) on the device: the strong augmentation draws of an epoch, if it has any."""

@@ -6,6 +6,7 @@ from metalabelnet.methods.bootstrap import Bootstrap
 from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
+from metalabelnet.methods.dividemix import DivideMix
 from metalabelnet.methods.elr import ELR
 from metalabelnet.methods.elr_plus import ELRPlus
 from metalabelnet.methods.fine_tune import FineTune
@@ -14,10 +15,12 @@ from metalabelnet.methods.forward import Forward
 from metalabelnet.methods.gce import GCE
 from metalabelnet.methods.glc import GLC
 from metalabelnet.methods.joint_optimization import JointOptimization
+from metalabelnet.methods.l2rw import L2RW
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
 from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.mlc import MLC
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
 from metalabelnet.methods.pencil import Pencil
@@ -25,6 +28,7 @@ from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
 from metalabelnet.methods.sop import SOP
 from metalabelnet.methods.sop_plus import SOPPlus
+from metalabelnet.methods.ssr import SSR
 from metalabelnet.methods.t_revision import TRevision
 
 __all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
@@ -52,4 +56,8 @@ METHODS: dict[str, type[Method]] = {
     "elr-plus": ELRPlus,
     "sop": SOP,
     "sop-plus": SOPPlus,
+    "l2rw": L2RW,
+    "dividemix": DivideMix,
+    "mlc": MLC,
+    "ssr": SSR,
 }

@@ -179,6 +179,8 @@ class Method(ABC):
     mixup : float
         α of the MixUp draws in the batches (``Views.partner``, ``Views.share``): the recipe's, 0 for none. A method
         that mixes samples itself sets it.
+    second_view : bool
+        Whether batches contain a second augmented copy of each training sample (``Views.second``; class attribute).
     averages_itself : bool
         Whether an average of the weights is part of the method; it then replaces the recipe's EMA (class attribute).
     clean_from : int or None
@@ -197,6 +199,7 @@ class Method(ABC):
 
     traits: ClassVar[MethodTraits]
     Settings: ClassVar[type] = NoSettings
+    second_view: ClassVar[bool] = False
     averages_itself: ClassVar[bool] = False
     clean_from: int | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,7 @@ from metalabelnet.core.forward_pass import mixed_precision_context, predict
 from metalabelnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def find_head(net: nn.Module, sample: Tensor, classes: int, name: str | None = None) -> str:
@@ -59,15 +60,22 @@ def find_head(net: nn.Module, sample: Tensor, classes: int, name: str | None = N
     return executed[-1] if name is None else name
 
 
-@torch.no_grad()
-def features_and_logits(net: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features and logits of x in eval mode: input and output of the last layer."""
+@contextmanager
+def collect_features(net: nn.Module, head: str) -> Iterator[list[Tensor]]:
+    """Collect the features, inputs of the last layer, of each forward pass inside."""
     features: list[Tensor] = []
     hook = net.get_submodule(head).register_forward_pre_hook(lambda _module, inputs: features.append(inputs[0]))
     try:
-        logits = predict(net, x)
+        yield features
     finally:
         hook.remove()
+
+
+@torch.no_grad()
+def features_and_logits(net: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features and logits of x in eval mode: input and output of the last layer."""
+    with collect_features(net, head) as features:
+        logits = predict(net, x)
     return features.pop(), logits
 
 

@@ -262,6 +262,7 @@ class TrainingLoop:
             order=run.order,
             strong_augment_from=self.method.strong_augment_from,
             mixup=self.method.mixup,
+            second_view=self.method.second_view,
         )
         # The batch is made inside the traced step, unless samples are read from disk.
         make_batch: Callable[[Any], Batch] = (
