@@ -47,7 +47,9 @@ def test_trust_in_one_classifier_and_the_noise_matrix_is_bayes_rule():
 def test_large_trust_in_the_noise_matrix_alone_gives_the_given_labels():
     T, given = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([0, 1, 1])
     opinions = np.stack([np.log(np.full((3, 2), 0.5)), np.log(T[:, given].T)])
-    np.testing.assert_allclose(LabelPool(np.array([0.0, 50]), np.zeros(2)).soft_labels(opinions), np.eye(2)[given], atol=1e-9)
+    np.testing.assert_allclose(
+        LabelPool(np.array([0.0, 50]), np.zeros(2)).soft_labels(opinions), np.eye(2)[given], atol=1e-9
+    )
 
 
 def test_opinions_that_say_nothing_keep_the_prior():

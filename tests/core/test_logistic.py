@@ -59,7 +59,9 @@ def test_rows_of_weight_zero_are_ignored():
     X, _, w, q = example()
     w[:20] = 0
     np.testing.assert_allclose(
-        fit_logistic(X, q, w, 0.5, tolerance=1e-10), fit_logistic(X[20:], q[20:], w[20:], 0.5, tolerance=1e-10), atol=1e-7
+        fit_logistic(X, q, w, 0.5, tolerance=1e-10),
+        fit_logistic(X[20:], q[20:], w[20:], 0.5, tolerance=1e-10),
+        atol=1e-7,
     )
 
 

@@ -36,9 +36,12 @@ def print_summary(console: Console, files: RunFolder) -> None:
     epoch = f"{s['selected_epoch'] + 1} of {s['epochs']}"  # files count epochs from 0, progress lines from 1
     samples = f"{n} clean sample{'s' if n > 1 else ''}"
     rows = [["selected epoch", epoch], ["clean accuracy", f"{accuracy} on the {samples} that selected the epoch"]]
+    last_epoch = f"; last epoch {_percent(s['test_accuracy_last'])}"
+    if s["epochs"] == 0:  # fitted, not trained in epochs
+        rows, last_epoch = [["clean accuracy", f"{accuracy}, cross-validated on {samples}"]], ""
     if s["test_accuracy"] is not None:
         rows += [
-            ["test accuracy", f"{_percent(s['test_accuracy'])}; last epoch {_percent(s['test_accuracy_last'])}"],
+            ["test accuracy", f"{_percent(s['test_accuracy'])}{last_epoch}"],
             ["macro-F1", _percent(s["macro_f1"])],
             ["class accuracy", _format_class_accuracy(s["class_accuracy"])],
             ["calibration error", f"{_percent(s['ece'])}; {_percent(s['ece_calibrated'])} after calibration"],

@@ -12,6 +12,8 @@ from metalabelnet.methods.forward import Forward
 from metalabelnet.methods.gce import GCE
 from metalabelnet.methods.glc import GLC
 from metalabelnet.methods.joint_optimization import JointOptimization
+from metalabelnet.methods.linear_metalabelnet import LinearMetaLabelNet
+from metalabelnet.methods.logistic import LogisticBoth, LogisticClean, LogisticGiven, LogisticMethod
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
@@ -22,7 +24,7 @@ from metalabelnet.methods.pencil import Pencil
 from metalabelnet.methods.recipe import Recipe
 from metalabelnet.methods.sce import SCE
 
-__all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
+__all__ = ["LINEAR_METHODS", "METHODS", "LogisticMethod", "Method", "MethodTraits", "Recipe", "Task"]
 
 METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,
@@ -42,4 +44,14 @@ METHODS: dict[str, type[Method]] = {
     "mslg": MSLG,
     "meta-weight-net": MetaWeightNet,
     "mlnt": MLNT,
+    "logistic-given": LogisticGiven,
+    "logistic-clean": LogisticClean,
+    "logistic-both": LogisticBoth,
+}
+
+# Methods that are fitted to fixed features in place of training a network. `metalabelnet-plus` is one of them on tables
+# and texts only, unless a network is chosen; the others on all samples.
+LINEAR_METHODS: dict[str, type[LogisticMethod]] = {
+    "metalabelnet-plus": LinearMetaLabelNet,
+    **{name: method for name, method in METHODS.items() if issubclass(method, LogisticMethod)},
 }
