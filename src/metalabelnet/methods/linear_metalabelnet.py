@@ -77,10 +77,9 @@ class LinearMetaLabelNet(LogisticMethod):
 
     traits = MethodTraits(
         summary="soft labels from given labels, noise matrix and clean samples, on fixed features",
-        reference="this package",
+        reference="–",
         uses_unlabeled=True,
         needs_clean=True,
-        relative_cost=0.5,
     )
 
     def fit(self) -> Generator[None, None, None]:

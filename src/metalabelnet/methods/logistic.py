@@ -118,9 +118,7 @@ class LogisticBaseline(LogisticMethod):
 class LogisticGiven(LogisticBaseline):
     """Logistic regression on the given labels."""
 
-    traits = MethodTraits(
-        summary="logistic regression on the given labels", reference="–", reads_given=True, relative_cost=0.1
-    )
+    traits = MethodTraits(summary="logistic regression on the given labels", reference="–", reads_given=True)
 
     def labels_and_weights(self, features: FixedFeatures) -> tuple[Array, Array]:
         """Return the given labels of all rows that have one."""
@@ -135,7 +133,6 @@ class LogisticClean(LogisticBaseline):
         reference="–",
         needs_clean=True,
         reads_given=False,
-        relative_cost=0.1,
     )
 
     def labels_and_weights(self, features: FixedFeatures) -> tuple[Array, Array]:
@@ -152,7 +149,6 @@ class LogisticBoth(LogisticBaseline):
         summary="logistic regression on given and clean labels, a clean sample counts 5 times",
         reference="–",
         needs_clean=True,
-        relative_cost=0.1,
     )
 
     def labels_and_weights(self, features: FixedFeatures) -> tuple[Array, Array]:
