@@ -9,9 +9,9 @@
     1. p_g for every row, by a model fitted without the row's fold
     2. for each fold k of the clean rows: p_c, T, the pool and so q, from the other clean rows
     3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
-       A few steps of gradient descent on L change λ, ω and the trust (a_g, a_c, b); the gradient goes through the
-       solutions W_k* by implicit differentiation (`core/logistic.py`). The change is kept if it lowers L by more than
-       a standard error: few clean rows cannot decide it
+       Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
+       implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
+       one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
     4. p_s for every row, by the W_k*. A second pool of p_s and T gives the final q and the corrected labels
     5. W*, fitted to all rows with the final q
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
+SOFT_LABEL_DECAY = 0.3  # λ for soft labels relative to that for given labels, which are noisier
 META_STEPS = 2
 META_RATE = 0.3  # of gradient descent on L, a sum over clean rows
 MAX_META_STEP = 0.7  # of log λ, log ω and trust
@@ -94,6 +95,7 @@ class LinearMetaLabelNet(LogisticMethod):
         for k in range(f.folds):
             source = yield from self._label_source(f, log_p_given, clean_fold != k, decay)
             sources += [source]
+        decay *= SOFT_LABEL_DECAY
         found = yield from _meta_learn(f, sources, decay, W)
         values, solutions = found.values, found.solutions
         student = np.zeros((len(f.given), f.classes))
@@ -162,6 +164,8 @@ def _meta_learn(
     first = yield from _meta_objective(f, sources, np.zeros(5), decay, [start] * f.folds)
     best, rate = first, META_RATE
     for _ in range(META_STEPS):
+        if rate * float((best.gradient**2).sum()) / 2 < len(best.values):
+            break
         values = best.values - np.clip(rate * best.gradient, -MAX_META_STEP, MAX_META_STEP)
         point = yield from _meta_objective(f, sources, values, decay, best.solutions)
         if point.total < best.total:
