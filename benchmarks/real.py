@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from metalabelnet.core.intervals import T_95
+from metalabelnet.core.intervals import paired_difference
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.train import make_run, train
 
@@ -117,9 +117,9 @@ def show(out: Path) -> None:
         best = max((method for method in means if method != METHODS[0]), key=means.__getitem__)
         both = by_method[METHODS[0]].keys() & by_method[best].keys()
         gains = [by_method[METHODS[0]][d]["test_accuracy"] - by_method[best][d]["test_accuracy"] for d in sorted(both)]
-        n = len(gains)
-        half = T_95[min(n - 2, len(T_95) - 1)] * statistics.stdev(gains) / math.sqrt(n) if n > 1 else math.nan
-        print(f"  {METHODS[0]} − {best}: {statistics.mean(gains):+.2f} (95 % CI ± {half:.2f})")
+        difference = paired_difference(gains)
+        low, high = difference.interval() or (math.nan, math.nan)
+        print(f"  {METHODS[0]} − {best}: {difference.mean:+.2f} (95 % CI {low:+.2f} to {high:+.2f})")
 
 
 def main() -> None:

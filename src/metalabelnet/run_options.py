@@ -140,8 +140,8 @@ class RunOptions:
     )
     net: str = _option(
         "auto",
-        "network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, linear, timm:NAME, "
-        "torchvision:NAME, MODULE:FUNCTION",
+        "network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, linear, "
+        "timm:NAME, torchvision:NAME, MODULE:FUNCTION",
     )
     pretrained: str | None = _option(
         None, "start from pretrained weights of timm or torchvision: from FILE, or downloaded if no file is named"

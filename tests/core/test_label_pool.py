@@ -24,7 +24,7 @@ def test_fit_minimizes_the_penalized_cross_entropy():
         return -log_q[np.arange(len(true)), true].sum() + ((values - prior) ** 2).sum()
 
     expected = scipy.optimize.minimize(objective, np.array([1.0, 1, 0, 0, 0]), tol=1e-12).x
-    pool = fit_label_pool(opinions, true, strength=2.0)
+    pool = fit_label_pool(opinions, true)
     np.testing.assert_allclose([*pool.trust, *pool.bias], expected, atol=1e-4)
 
 

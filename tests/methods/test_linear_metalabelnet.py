@@ -8,12 +8,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from metalabelnet.core.label_pool import LabelPool
-from metalabelnet.core.logistic import log_softmax
+from metalabelnet.core.logistic import log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.methods import LINEAR_METHODS, linear_metalabelnet
 from metalabelnet.methods.fixed_features import make_features
-from metalabelnet.methods.linear_metalabelnet import LabelSource, _meta_objective
+from metalabelnet.methods.linear_metalabelnet import LabelSource, _calibrate_coefficients, _meta_objective
 from metalabelnet.nets import build
 
 
@@ -125,6 +125,17 @@ def test_gradient_of_the_meta_objective_equals_finite_differences(monkeypatch: p
         e = 1e-3 * np.eye(5)[k]
         numeric = (evaluate(values + e).total - evaluate(values - e).total) / 2e-3
         assert found[k] == pytest.approx(numeric, rel=1e-3, abs=1e-4), k
+
+
+def test_calibrated_coefficients_give_calibrated_logits() -> None:
+    rng = np.random.default_rng(0)
+    X, W, pool = (
+        rng.normal(size=(5, 6)),
+        rng.normal(size=(7, 3)),
+        LabelPool(np.array([1.7]), np.array([0.1, -0.3, 0.2])),
+    )
+    found = log_softmax(logits(X, _calibrate_coefficients(W, pool)))
+    np.testing.assert_allclose(found, log_softmax(pool.logits(log_softmax(logits(X, W))[None])))
 
 
 def test_counted_noise_with_many_samples_is_the_frequency() -> None:

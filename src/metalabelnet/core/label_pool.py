@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-PRIOR_STRENGTH = 2.0  # s: in clean samples that speak for a trust of 1
+PRIOR_STRENGTH = 2.0  # s: the precision of a Gaussian prior
 MAX_NEWTON_STEPS = 50
 TOLERANCE = 1e-8
 
@@ -48,7 +48,7 @@ class LabelPool(NamedTuple):
         return np.exp(log_softmax(self.logits(opinions)))
 
 
-def fit_label_pool(opinions: Array, true: NDArray[np.int64], strength: float = PRIOR_STRENGTH) -> LabelPool:
+def fit_label_pool(opinions: Array, true: NDArray[np.int64]) -> LabelPool:
     """Return trust and bias by Newton's method; opinions (F, n, C) and classes (n,) are those of clean samples."""
     count, n, classes = opinions.shape
     target = np.eye(classes)[true]
@@ -57,12 +57,12 @@ def fit_label_pool(opinions: Array, true: NDArray[np.int64], strength: float = P
 
     def objective(values: Array) -> tuple[float, Array]:
         log_q = log_softmax(np.tensordot(values[:count], opinions, 1) + values[count:])
-        return float(-(target * log_q).sum() + strength / 2 * ((values - prior) ** 2).sum()), np.exp(log_q)
+        return float(-(target * log_q).sum() + PRIOR_STRENGTH / 2 * ((values - prior) ** 2).sum()), np.exp(log_q)
 
     value, q = objective(values)
     for _ in range(MAX_NEWTON_STEPS):
         r = q - target
-        gradient = np.concatenate([(opinions * r).sum((1, 2)), r.sum(0)]) + strength * (values - prior)
+        gradient = np.concatenate([(opinions * r).sum((1, 2)), r.sum(0)]) + PRIOR_STRENGTH * (values - prior)
         if float(np.abs(gradient).max()) <= TOLERANCE * max(1, n):
             break
         centered = q * (opinions - (q * opinions).sum(2, keepdims=True))
@@ -71,7 +71,7 @@ def fit_label_pool(opinions: Array, true: NDArray[np.int64], strength: float = P
         H[:count, count:] = centered.sum(1)
         H[count:, :count] = H[:count, count:].T
         H[count:, count:] = np.diag(q.sum(0)) - q.T @ q
-        step = -np.linalg.solve(H + strength * np.eye(len(H)), gradient)
+        step = -np.linalg.solve(H + PRIOR_STRENGTH * np.eye(len(H)), gradient)
         length = 1.0
         while True:
             new_value, new_q = objective(values + length * step)

@@ -13,11 +13,12 @@
        implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
        one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
     4. p_s for every row, by the W_k*. A second pool of p_s and T gives the final q and the corrected labels
-    5. W*, fitted to all rows with the final q
+    5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
+       the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
 If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If the corrected
 labels of the clean rows (by pools fitted without them) are right less often than the given ones, the given labels are
-kept.
+kept; suspicion still comes from the final q.
 """
 
 from __future__ import annotations
@@ -108,14 +109,21 @@ class LinearMetaLabelNet(LogisticMethod):
         soft_labels = np.exp(log_q)
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
-        self.set_coefficients(f, fit_logistic(X, q, w, decay, start=solutions[-1]))
+        W = fit_logistic(X, q, w, decay, start=solutions[-1])
         yield
+        self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
         if not _is_better_than_given(f, opinions):
             prior = np.log(np.bincount(f.true, minlength=f.classes) + 1.0)
             log_q = log_softmax(prior + log_likelihood(T, f.given[:n]))
             keep = f.given[:n] >= 0
             log_q = np.where(keep[:, None], log_q, np.log(soft_labels))
-        self.result = FittedLabels(student[n:], log_q, calibrated=True, soft_labels=soft_labels)
+        self.result = FittedLabels(
+            clean_logits=_cross_calibrate(f, log_p[n:]),
+            log_p=log_q,
+            calibrated=True,
+            soft_labels=soft_labels,
+            suspicion=1 - soft_labels[np.arange(n), np.maximum(f.given[:n], 0)],
+        )
 
     def _label_source(
         self, f: FixedFeatures, log_p_given: Array, use: Mask, decay: float
@@ -227,6 +235,22 @@ def _with_clean_rows(f: FixedFeatures, soft_labels: Array, clean_weight: float) 
     """Return labels and weights of all rows: soft labels of the training rows, labels of the clean rows."""
     q = np.concatenate([soft_labels, np.eye(f.classes)[f.true]])
     return q, np.concatenate([np.ones(f.n), np.full(len(f.true), clean_weight)])
+
+
+def _calibrate_coefficients(W: Array, pool: LabelPool) -> Array:
+    """Return coefficients whose logits are those of W times the pool's trust plus its bias."""
+    W = pool.trust[0] * W
+    W[-1] += pool.bias
+    return W
+
+
+def _cross_calibrate(f: FixedFeatures, log_p: Array) -> Array:
+    """Return calibrated logits of the clean rows, each by a calibration that was fitted without its fold."""
+    calibrated, fold = np.zeros_like(log_p), f.fold[f.n :]
+    for k in range(f.folds):
+        rows = fold == k
+        calibrated[rows] = fit_label_pool(log_p[None, ~rows], f.true[~rows]).logits(log_p[None, rows])
+    return calibrated
 
 
 def _clean_given_is_known(f: FixedFeatures) -> bool:

@@ -40,12 +40,14 @@ class FittedLabels(NamedTuple):
     log_p         (n, C) log-probabilities of the true class of the training rows
     calibrated    whether `log_p` are calibrated; otherwise the temperature of the clean logits applies to them
     soft_labels   (n, C) soft labels that the classifier was fitted to; None: given labels
+    suspicion     (n,) probability that the given label is wrong; None: by `log_p`
     """
 
     clean_logits: Array
     log_p: Array
     calibrated: bool = False
     soft_labels: Array | None = None
+    suspicion: Array | None = None
 
 
 class LogisticMethod(Method):

@@ -69,7 +69,14 @@ class LogisticRun:
         temperature, _ = fit_temperature(clean_logits, problem.clean.true)
         p = _label_probabilities(fitted, temperature).to(device, self.run.torch_dtype)
         soft = self.method.soft_labels()
-        labels = LabelTable(rows=problem.train, probabilities=p, soft_labels=soft, calibrated=problem.has_clean_set)
+        suspicion = None if fitted.suspicion is None else torch.from_numpy(fitted.suspicion).to(p)
+        labels = LabelTable(
+            rows=problem.train,
+            probabilities=p,
+            suspicion=suspicion,
+            soft_labels=soft,
+            calibrated=problem.has_clean_set,
+        )
         accuracy, loss = accuracy_and_loss(clean_logits, problem.clean.true)
         test = predict_logits(self.method, problem.test.x) if len(problem.test) else None
         metrics: dict[str, Any] = {
