@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
-SOFT_LABEL_DECAY = 0.3  # λ for soft labels relative to that for given labels, which are noisier
+# λ for soft labels relative to the mean squared length of a row, before the meta-objective changes it. For texts and
+# two classes it is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
+SOFT_LABEL_DECAY = 0.2
 META_STEPS = 2
 META_RATE = 0.3  # of gradient descent on L, a sum over clean rows
 MAX_META_STEP = 0.7  # of log λ, log ω and trust
@@ -96,7 +98,7 @@ class LinearMetaLabelNet(LogisticMethod):
         for k in range(f.folds):
             source = yield from self._label_source(f, log_p_given, clean_fold != k, decay)
             sources += [source]
-        decay *= SOFT_LABEL_DECAY
+        decay = SOFT_LABEL_DECAY * f.mean_square
         found = yield from _meta_learn(f, sources, decay, W)
         values, solutions = found.values, found.solutions
         student = np.zeros((len(f.given), f.classes))
