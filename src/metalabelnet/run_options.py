@@ -19,6 +19,7 @@ EXECUTIONS = ("auto", "eager", "compiled")
 KERNELS = ("auto", "cudnn", "hopper")
 ON_ERROR = ("stop", "skip")
 CLEAN_GIVEN = ("keep", "drop")
+TEXT_FEATURES = ("auto", "word", "char", "both")
 ALL = "all"  # `--clean all`: all samples that are marked as clean
 DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "memory")
 HUB = "hub"  # `--pretrained` without a file: download the weights
@@ -120,6 +121,9 @@ class RunOptions:
     test: str | None = _option(None, "folder or table with true labels to test on")
     image_size: int | None = _option(None, "side in pixels of the square that images are resized to (default: by size)")
     encoder: str | None = _option(None, "sentence-transformers model for texts (default: TF-IDF)")
+    text_features: str = _option(
+        "auto", "terms of TF-IDF: word, char (n-grams of characters), both, auto (both for linear methods, else word)"
+    )
     on_error: str = _option("stop", "what to do when a sample cannot be read: stop, skip")
     memory_limit: float | None = _option(
         None, "GiB of memory for samples; more are kept on disk (default: half of the free memory)"
@@ -136,8 +140,8 @@ class RunOptions:
     )
     net: str = _option(
         "auto",
-        "network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, timm:NAME, "
-        "torchvision:NAME, MODULE:FUNCTION",
+        "network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, linear, "
+        "timm:NAME, torchvision:NAME, MODULE:FUNCTION",
     )
     pretrained: str | None = _option(
         None, "start from pretrained weights of timm or torchvision: from FILE, or downloaded if no file is named"

@@ -180,6 +180,22 @@ def test_texts(capsys: Capture, work_dir: Path) -> None:
     assert [row["label"] for row in predict("new.csv", capsys)][::2] == ["sport", "business"]
 
 
+def test_texts_are_fitted_by_default(capsys: Capture, work_dir: Path) -> None:
+    write_csv(work_dir / "news.csv", ["text", "topic", "ok"], text_rows(120))
+    output = run_cli(
+        ["train", "news.csv", "--label", "topic", "--clean-column", "ok", "--device", "cpu", "--out", "run"], capsys
+    )
+    assert output.code == 0, output.err
+    assert "metalabelnet-plus on news.csv" in output.err
+    assert "linear on cpu" in output.err
+    assert "cross-validated on 40 clean samples" in output.out
+    assert "epoch" not in output.out
+    write_csv(work_dir / "new.csv", ["text"], [["the goal of the team"], ["money, money: the STOCK market"]])
+    assert [row["label"] for row in predict("new.csv", capsys)] == ["sport", "business"]
+    report = run_cli(["report", "run", "-o", "report.html"], capsys)
+    assert report.code == 0, report.err
+
+
 def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is replaced by a stub; only the calls are tested."""
     package = work_dir / "stand_in" / "sentence_transformers"

@@ -12,7 +12,14 @@ import numpy as np
 from metalabelnet.report import make_report
 from metalabelnet.train import RunFolder, make_run, train
 
-QUICK: dict[str, Any] = {"epochs": 3, "warmup": 1, "batch_size": 16, "lr": 0.05, "device": "cpu"}
+QUICK: dict[str, Any] = {
+    "method": "metalabelnet",
+    "epochs": 3,
+    "warmup": 1,
+    "batch_size": 16,
+    "lr": 0.05,
+    "device": "cpu",
+}
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -7,7 +7,7 @@ import torch
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import Rows, make_rows
-from metalabelnet.methods import Method
+from metalabelnet.methods import METHODS, LogisticMethod, Method
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.settings import Run
 
@@ -16,6 +16,7 @@ FAST_SETTINGS = {"mlnt": {"synthetic": 2}}  # the default of ten takes five time
 LABEL_NETS = ("mlp", "mlp-batchnorm", "mlp-batchnorm-dropout")
 METHOD_VARIANTS = {f"metalabelnet:{kind}": {"label_net": kind} for kind in LABEL_NETS}
 CLASSES = ("left", "middle", "right")
+TRAINED_METHODS = [name for name, method in METHODS.items() if not issubclass(method, LogisticMethod)]  # in epochs
 
 
 def column_images(count: int, seed: int, wrong: float = 0.0) -> Rows:

@@ -19,7 +19,7 @@ from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.train import train
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.prepare import prepare
-from small_runs import StepRunner, small_problem, small_run
+from small_runs import TRAINED_METHODS, StepRunner, small_problem, small_run
 from tiny_data import table_samples, tiny_run, write_npz
 
 
@@ -68,7 +68,7 @@ def test_features_are_computed_once_if_they_fit_in_memory(tmp_path: Path, monkey
         assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 def test_methods_that_use_given_labels_have_a_refit(name: str, tmp_path: Path) -> None:
     run = tiny_run(write_npz(tmp_path / "tiny.npz"), name)
     problem = prepare(run)

@@ -18,13 +18,14 @@ from metalabelnet.labels.snapshots import (
     calibrated_distribution,
     given_probability,
 )
-from metalabelnet.methods import METHODS
 from metalabelnet.train import RunStopped, train
 from metalabelnet.train.build_method import build_method
-from small_runs import StepRunner, column_images, small_problem, small_run
+from small_runs import TRAINED_METHODS, StepRunner, column_images, small_problem, small_run
 from tiny_data import run_outputs, table_samples, tiny_run, write_npz
 
-TRAINED_ON_CLEAN = [name for name in METHODS if build_method(small_run(name), small_problem()).clean_from is not None]
+TRAINED_ON_CLEAN = [
+    name for name in TRAINED_METHODS if build_method(small_run(name), small_problem()).clean_from is not None
+]
 
 
 def test_methods_trained_on_clean_labels() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-from metalabelnet.methods import METHODS
-from small_runs import METHOD_VARIANTS, StepRunner, small_problem, small_run
+from small_runs import METHOD_VARIANTS, TRAINED_METHODS, StepRunner, small_problem, small_run
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -16,6 +15,6 @@ if __name__ == "__main__":
     traces = json.loads(file.read_text()) if sys.argv[1:] else {}
     traces |= {
         name: StepRunner(small_run(name), small_problem()).advance().losses
-        for name in sys.argv[1:] or [*METHODS, *METHOD_VARIANTS]
+        for name in sys.argv[1:] or [*TRAINED_METHODS, *METHOD_VARIANTS]
     }
     file.write_text(json.dumps(dict(sorted(traces.items())), indent=1) + "\n")

@@ -36,9 +36,12 @@ def print_summary(console: Console, files: RunFolder) -> None:
     epoch = f"{s['selected_epoch'] + 1} of {s['epochs']}"  # files count epochs from 0, progress lines from 1
     samples = f"{n} clean sample{'s' if n > 1 else ''}"
     rows = [["selected epoch", epoch], ["clean accuracy", f"{accuracy} on the {samples} that selected the epoch"]]
+    last_epoch = f"; last epoch {_percent(s['test_accuracy_last'])}"
+    if s["epochs"] == 0:  # fitted, not trained in epochs
+        rows, last_epoch = [["clean accuracy", f"{accuracy}, cross-validated on {samples}"]], ""
     if s["test_accuracy"] is not None:
         rows += [
-            ["test accuracy", f"{_percent(s['test_accuracy'])}; last epoch {_percent(s['test_accuracy_last'])}"],
+            ["test accuracy", f"{_percent(s['test_accuracy'])}{last_epoch}"],
             ["macro-F1", _percent(s["macro_f1"])],
             ["class accuracy", _format_class_accuracy(s["class_accuracy"])],
             ["calibration error", f"{_percent(s['ece'])}; {_percent(s['ece_calibrated'])} after calibration"],
@@ -52,12 +55,25 @@ def print_summary(console: Console, files: RunFolder) -> None:
     if s.get("right_after") is not None:
         change = f"{_percent(s['right_before'])} of given labels, {_percent(s['right_after'])} of corrected labels"
         rows.append(["correct labels", change])
+    if (noise := s.get("clean_noise")) is not None:
+        rows.append(["noise rate", _format_noise(noise)])
     suspects = f"{s.get('suspects', '–')} of {labeled} given labels"
     if s.get("suspicion_ap") is not None and s.get("suspicion_auroc") is not None:
         suspects += f"; detection AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
     rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
     console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
+
+
+def _format_noise(noise: dict[str, Any]) -> str:
+    """Return the noise rate that the clean samples show, and the classes with the most noise."""
+
+    def rate(found: dict[str, Any]) -> str:
+        return f"{found['rate']:.0f} % (95 % CI {found['low']:.0f}–{found['high']:.0f} %)"
+
+    worst = sorted(noise["by_class"], key=lambda name: -noise["by_class"][name]["rate"])[:WORST_CLASSES_IN_SUMMARY]
+    by_class = ", ".join(f"{name}: {rate(noise['by_class'][name])}" for name in worst)
+    return f"{rate(noise)} of {noise['samples']} clean samples have a wrong given label; {by_class}"
 
 
 def _format_class_accuracy(accuracies: dict[str, float | None]) -> str:

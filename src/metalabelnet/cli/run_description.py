@@ -9,7 +9,7 @@ import torch
 
 from metalabelnet.train import RunFolder
 from metalabelnet.train.cost_estimate import CostEstimate, estimate_cost
-from metalabelnet.train.prepare import net_name, prepare, read_data
+from metalabelnet.train.prepare import classifier_name, prepare, read_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _describe_problem(run: Run, problem: Problem) -> str:
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
         + f"{noise}; {clean}"
         + (f"; {len(problem.test)} test samples" if len(problem.test) else "")
-        + f"; {net_name(run, problem.shape, problem.encoder_config)} on {train.x.device}"
+        + f"; {classifier_name(run, problem.shape, problem.encoder_config)} on {train.x.device}"
     )
 
 

@@ -331,4 +331,4 @@ def _read_rows(x: Samples, rows: Tensor) -> Tensor | None:
 
 def _on_device(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
     """Return the samples on the device: those read from disk, or else those already there."""
-    return x[rows] if read is None or isinstance(x, Tensor) else x.to_device(read)
+    return x.to_device(read) if isinstance(x, DiskTensor) and read is not None else x[rows]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data.prefetch import prefetch
+from metalabelnet.data.sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +168,7 @@ class DiskTensor:
         return moved
 
 
-Samples = Tensor | DiskTensor
+Samples = Tensor | DiskTensor | SparseTensor
 
 
 def sample_memory_bytes(limit_gib: float | None, gpu_free_bytes: int | None = None, concurrent_runs: int = 1) -> int:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from metalabelnet.data.disk_tensor import DiskTensor, Samples
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.unlabeled import UNLABELED as UNLABELED
 from metalabelnet.data.unlabeled import UNLABELED_NAMES as UNLABELED_NAMES
 from metalabelnet.errors import InputError
+
+if TYPE_CHECKING:
+    from metalabelnet.data.disk_tensor import Samples
 
 MAX_ABS_VALUE = 2e18  # of a feature: squares are summed over a batch in float32, which overflows at 3e38
 
@@ -24,7 +27,7 @@ class Rows:
 
     Attributes
     ----------
-    x : Tensor or DiskTensor
+    x : Tensor, DiskTensor or SparseTensor
         (N, channels, height, width) uint8 for images, (N, columns) floating point for tables. Floating-point samples of
         any other shape are passed to the network unchanged.
     given : Tensor
@@ -59,7 +62,7 @@ class Rows:
         where = positions.to(self.x.device)
         return dataclasses.replace(
             self,
-            x=self.x.take(where) if isinstance(self.x, DiskTensor) else self.x[where],
+            x=self.x[where] if isinstance(self.x, Tensor) else self.x.take(where),
             given=self.given[where],
             true=self.true[where],
             index=self.index[where],
@@ -69,9 +72,9 @@ class Rows:
     def concat(self, others: Rows) -> Rows:
         """Return these rows followed by the others, in memory."""
         both: dict[str, Any] = {
-            name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("x", "given", "true", "index")
+            name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("given", "true", "index")
         }
-        return dataclasses.replace(self, **both, ids=(*self.ids, *others.ids))
+        return dataclasses.replace(self, **both, x=_concat_samples(self.x, others.x), ids=(*self.ids, *others.ids))
 
     def with_given_labels(self, given: Tensor) -> Rows:
         """Return the same samples with other given labels."""
@@ -129,6 +132,14 @@ class DataSet:
     def classes(self) -> tuple[str, ...]:
         """The class names."""
         return self.train.classes
+
+
+def _concat_samples(first: Samples, second: Samples) -> Samples:
+    """Return the samples of both, in memory; sparse samples stay sparse."""
+    if isinstance(first, SparseTensor) and isinstance(second, SparseTensor):
+        return first.concat(second)
+    parts = [x if isinstance(x, Tensor) else x[torch.arange(len(x))] for x in (first, second)]
+    return torch.cat(parts)
 
 
 def check_labels(labels: Tensor, classes: int, what: str) -> None:

@@ -16,6 +16,8 @@ from metalabelnet.methods.gce import GCE
 from metalabelnet.methods.glc import GLC
 from metalabelnet.methods.joint_optimization import JointOptimization
 from metalabelnet.methods.l2rw import L2RW
+from metalabelnet.methods.linear_metalabelnet import LinearMetaLabelNet
+from metalabelnet.methods.logistic import LogisticBoth, LogisticClean, LogisticGiven, LogisticMethod
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
@@ -31,7 +33,7 @@ from metalabelnet.methods.sop_plus import SOPPlus
 from metalabelnet.methods.ssr import SSR
 from metalabelnet.methods.t_revision import TRevision
 
-__all__ = ["METHODS", "Method", "MethodTraits", "Recipe", "Task"]
+__all__ = ["LINEAR_METHODS", "METHODS", "LogisticMethod", "Method", "MethodTraits", "Recipe", "Task"]
 
 METHODS: dict[str, type[Method]] = {
     "cross-entropy": CrossEntropy,
@@ -60,4 +62,14 @@ METHODS: dict[str, type[Method]] = {
     "dividemix": DivideMix,
     "mlc": MLC,
     "ssr": SSR,
+    "logistic-given": LogisticGiven,
+    "logistic-clean": LogisticClean,
+    "logistic-both": LogisticBoth,
+}
+
+# Methods that are fitted to fixed features in place of training a network. `metalabelnet-plus` is one of them on tables
+# and texts only, unless a network is chosen; the others on all samples.
+LINEAR_METHODS: dict[str, type[LogisticMethod]] = {
+    "metalabelnet-plus": LinearMetaLabelNet,
+    **{name: method for name, method in METHODS.items() if issubclass(method, LogisticMethod)},
 }

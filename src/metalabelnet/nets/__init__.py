@@ -11,6 +11,7 @@ import torch
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.nets import external
 from metalabelnet.nets.cnn8 import CNN8
+from metalabelnet.nets.linear import LinearNet
 from metalabelnet.nets.mlp import MLP
 from metalabelnet.nets.resnet import preact_resnet18, resnet34, wide_resnet_28_2
 from metalabelnet.nets.small_cnn import SmallCNN
@@ -75,6 +76,11 @@ NETS: dict[str, NetKind] = {
         accepts=lambda shape: len(shape) == 1,
         make=lambda shape, classes: MLP(shape, classes, standardize=False),
     ),
+    "linear": NetKind(
+        summary="one linear layer, for tables and text vectors (images are flattened)",
+        accepts=lambda shape: len(shape) in (1, 3),
+        make=LinearNet,
+    ),
 }
 
 
@@ -115,7 +121,8 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, seed: int, pretrai
     Parameters
     ----------
     name : str
-        A key of `NETS` ("cnn8", "preact-resnet18", "resnet34", "wide-resnet-28-2", "small-cnn", "mlp", "text-mlp"),
+        A key of `NETS` ("cnn8", "preact-resnet18", "resnet34", "wide-resnet-28-2", "small-cnn", "mlp", "text-mlp",
+        "linear"),
         "timm:NAME", "torchvision:NAME", or "MODULE:FUNCTION" for a function of the user, called with `shape` and
         `classes`.
     shape : tuple of int

@@ -146,10 +146,10 @@ def _selection_text(
     low, high = wilson_percent(accuracy, n)
     per_class = n / classes
     size = f"{per_class:.0f} per class" if per_class >= 1 else "less than one per class"
-    text = (
-        f"The epoch was selected on {n} validation samples ({size}): {accuracy:.1f} % correct "
-        f"(95 % CI {low:.0f}–{high:.0f} %)"
-    )
+    correct = f"{accuracy:.1f} % correct (95 % CI {low:.0f}–{high:.0f} %)"
+    if all(s.get("epochs") == 0 for s in by_seed.values()):  # fitted, not trained in epochs
+        return f"Cross-validation on {n} clean samples: {correct}"
+    text = f"The epoch was selected on {n} validation samples ({size}): {correct}"
     if per_class < RELIABLE_SAMPLES_PER_CLASS:
         text += ", so the selected epoch is partly random" if tested else ", and there is no test set"
     return text

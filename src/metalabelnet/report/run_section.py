@@ -55,9 +55,12 @@ def _result(run: FinishedRun) -> Html:
     """The main results as tiles."""
     s = run.summary
     tiles: list[tuple[str, str, str]] = []
+    fitted = s["epochs"] == 0
     if s.get("test_accuracy") is not None:
-        tiles.append(("Test accuracy", percent(s["test_accuracy"]), f"last epoch {percent(s['test_accuracy_last'])}"))
-    tiles.append(("Clean accuracy", percent(s["clean_accuracy"]), f"validation samples, epoch {s['selected_epoch']}"))
+        last = "" if fitted else f"last epoch {percent(s['test_accuracy_last'])}"
+        tiles.append(("Test accuracy", percent(s["test_accuracy"]), last))
+    source = "cross-validated" if fitted else f"validation samples, epoch {s['selected_epoch']}"
+    tiles.append(("Clean accuracy", percent(s["clean_accuracy"]), source))
     if s.get("macro_f1") is not None:
         tiles.append(("Macro-F1", percent(s["macro_f1"]), "mean over classes"))
     if s.get("ece") is not None:
@@ -95,7 +98,7 @@ def _details(run: FinishedRun) -> Html:
         ["Classes", _classes(run)],
         ["Noise", f"{settings['noise']}{rate}"],
         ["Network", _net(run)],
-        ["Epochs", f"{s['epochs']}; selected epoch {s['selected_epoch']} (counted from 0)"],
+        ["Epochs", f"{s['epochs']}; selected epoch {s['selected_epoch']} (counted from 0)" if s["epochs"] else "–"],
         ["Seed", str(settings["seed"])],
         ["Time", f"{s['seconds']:.1f} s"],
         ["Versions", versions],
@@ -170,6 +173,8 @@ def _confusion(run: FinishedRun) -> Html:
     total = sum(run.confusion.values())
     hits = sum(n for (true, predicted), n in run.confusion.items() if true == predicted)
     selected = "" if run.part.startswith("test") else "; the epoch was selected on the same samples"
+    if selected and run.summary["epochs"] == 0:
+        selected = ", each by a model that was fitted without it"
     text = f"{hits} of {total} {run.part} ({percent(100 * hits / max(1, total))}) are classified correctly{selected}."
     caption = "Number of samples by true and predicted class"
     matrix = pair_table(run.confusion, run.classes, rows="true", columns="predicted", shares=False, caption=caption)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet import nets
-from metalabelnet.methods import METHODS, Method, Task
+from metalabelnet.errors import InputError
+from metalabelnet.methods import LINEAR_METHODS, METHODS, LogisticMethod, Method, Task
 from metalabelnet.seeds import stream_seed
-from metalabelnet.train.prepare import net_name
+from metalabelnet.train.prepare import classifier_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def build_method(run: Run, problem: Problem, net: nn.Module | None = None) -> Method:
     """Return the method of a run, with its first network built. `net` replaces the network of the settings."""
     device, dtype = problem.train.x.device, run.torch_dtype
-    name = net_name(run, problem.shape, problem.encoder_config)
+    name = classifier_name(run, problem.shape, problem.encoder_config)
+    method_class = find_method_class(run, problem, net)
     untrained = copy.deepcopy(net)  # a method may ask for a second network after this one is trained
 
     def make_net(k: int) -> nn.Module:
@@ -44,4 +46,24 @@ def build_method(run: Run, problem: Problem, net: nn.Module | None = None) -> Me
         seed=run.seed,
         head=run.head,
     )
-    return METHODS[run.method](task, run.method_settings())
+    return method_class(task, run.method_settings())
+
+
+def find_method_class(run: Run, problem: Problem, net: nn.Module | None = None) -> type[Method]:
+    """Return the class of the run's method: `metalabelnet-plus` with a linear network is fitted, not trained.
+
+    Raises InputError for a logistic method with another network, and for settings that a fitted method does not have.
+    """
+    method_class = METHODS[run.method]
+    linear = net is None and classifier_name(run, problem.shape, problem.encoder_config) == "linear"
+    if linear and run.method in LINEAR_METHODS:
+        if run.settings:
+            raise InputError(
+                f"--set {next(iter(run.settings))}: {run.method} with a linear network has no settings; leave it out, "
+                "or choose a network with --net mlp"
+            )
+        return LINEAR_METHODS[run.method]
+    if issubclass(method_class, LogisticMethod):
+        network = run.net if net is None else type(net).__name__
+        raise InputError(f"{run.method} fits a linear layer, not the network {network}: leave out the network")
+    return method_class

@@ -27,6 +27,7 @@ from metalabelnet.run_options import (
     PROTOCOLS,
     RECIPES,
     STRONG_AUGMENTATIONS,
+    TEXT_FEATURES,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def check_run(run: Run) -> None:
         ("execution", run.execution, EXECUTIONS),
         ("value for kernels", run.kernels, KERNELS),
         ("value for on-error", run.on_error, ON_ERROR),
+        ("value for text-features", run.text_features, TEXT_FEATURES),
     ):
         if name not in allowed:
             raise unknown_name_error(what, name, allowed)

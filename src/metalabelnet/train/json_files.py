@@ -65,6 +65,7 @@ OPTIONAL_SUMMARY: Fields = {
     "suspicion_ap": float | None,
     "suspicion_auroc": float | None,
     "unlabeled": int,
+    "clean_noise": dict[str, Any] | None,
     "suspects": int,
 }
 METRICS: Fields = {

@@ -26,8 +26,9 @@ from metalabelnet.labels.snapshots import (
     clean_labels,
     snapshot_logits,
 )
+from metalabelnet.methods import LogisticMethod
 from metalabelnet.train import checkpoint, json_files
-from metalabelnet.train.build_method import build_method
+from metalabelnet.train.build_method import build_method, find_method_class
 from metalabelnet.train.data_digest import compute_data_digest
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import RunFolder
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from metalabelnet.data.problem import Problem
     from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.methods import Method
+    from metalabelnet.train.logistic_run import LogisticRun
     from metalabelnet.train.settings import Run
 
 
@@ -139,7 +141,13 @@ def training_steps(
     data_digest = "" if files is None else compute_data_digest(run, problem)
     if files is not None:
         files.check_data(data_digest)
-    loop = TrainingLoop(run, problem, net, files, concurrent_runs)
+    loop: TrainingLoop | LogisticRun
+    if issubclass(find_method_class(run, problem, net), LogisticMethod):
+        from metalabelnet.train.logistic_run import LogisticRun  # it returns this module's `Result`
+
+        loop = LogisticRun(run, problem, files)
+    else:
+        loop = TrainingLoop(run, problem, net, files, concurrent_runs)
     with nullcontext() if files is None else files.lock():
         if files is not None:
             facts = {

@@ -17,6 +17,7 @@ from metalabelnet.data.problem import Problem
 from metalabelnet.data.splits import SPLITS, hold_out, limit_rows, remove_labels
 from metalabelnet.engine.torch_private import preload_compiler
 from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS, LogisticMethod
 from metalabelnet.noise import Noise, actual_noise_rate, corrupt, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train.noise_probe import log_probabilities
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from metalabelnet.data import DataSet
     from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.train.settings import Run
+
+METHODS_WITHOUT_NETWORK = frozenset(name for name, method in METHODS.items() if issubclass(method, LogisticMethod))
 
 
 def select_device(run: Run) -> torch.device:
@@ -127,6 +130,13 @@ def check_labeled(train: Rows) -> None:
 def net_name(run: Run, shape: tuple[int, ...], encoder_config: dict[str, Any] | None) -> str:
     """Return the name of the network: that of the settings, or the default for this kind and shape of sample."""
     return nets.default_net(shape, (encoder_config or {}).get("kind")) if run.net == "auto" else run.net
+
+
+def classifier_name(run: Run, shape: tuple[int, ...], encoder_config: dict[str, Any] | None) -> str:
+    """Return the name of the classifier's network: a linear one for methods that are fitted to fixed features."""
+    if run.net == "auto" and run.is_linear and (len(shape) == 1 or run.method in METHODS_WITHOUT_NETWORK):
+        return "linear"
+    return net_name(run, shape, encoder_config)
 
 
 def _free_gpu_bytes(device: torch.device) -> int | None:

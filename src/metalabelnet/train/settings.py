@@ -15,7 +15,7 @@ from metalabelnet.data import DATASETS, PATH_KINDS, ReadOptions
 from metalabelnet.data.files import npz
 from metalabelnet.data.files.table_file import is_table_file
 from metalabelnet.errors import InputError, unknown_name_error
-from metalabelnet.methods import METHODS, Recipe
+from metalabelnet.methods import LINEAR_METHODS, METHODS, Recipe
 from metalabelnet.run_options import (
     ALL,
     RECIPES,
@@ -24,6 +24,7 @@ from metalabelnet.run_options import (
 )
 from metalabelnet.train.check_run import MAX_EPOCHS, check_run
 
+METHOD_FOR_TABLES = "metalabelnet-plus"  # the default for tables and texts
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
 
 
@@ -64,6 +65,9 @@ class Run(RunOptions):
         Side in pixels of the square that images are resized to. Default: from the sizes of the images.
     encoder : str, optional
         sentence-transformers model for texts. Default: TF-IDF.
+    text_features : {"auto", "word", "char", "both"}, default "auto"
+        Terms of TF-IDF: words and word pairs, character n-grams, or both. "auto": both for methods that are fitted to
+        fixed features, else words.
     on_error : {"stop", "skip"}, default "stop"
         What to do when a sample cannot be read.
     memory_limit : float, optional
@@ -77,8 +81,8 @@ class Run(RunOptions):
     protocol : {"default", "paper"}, default "default"
         Clean samples that select the epoch: a held-out fifth, or all of them.
     net : str, default "auto"
-        Network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, timm:NAME,
-        torchvision:NAME, MODULE:FUNCTION.
+        Network: auto, cnn8, preact-resnet18, resnet34, wide-resnet-28-2, small-cnn, mlp, text-mlp, linear,
+        timm:NAME, torchvision:NAME, MODULE:FUNCTION.
     pretrained : str, optional
         Weights file to start from, or "hub" to download them (timm and torchvision only).
     head : str, optional
@@ -171,7 +175,12 @@ class Run(RunOptions):
 
     def read_options(self) -> ReadOptions:
         """Return how a folder or table is read."""
-        return ReadOptions.of_run(self)
+        return dataclasses.replace(ReadOptions.of_run(self), sparse_text=self.is_linear)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether tables and texts are classified by a linear layer that is fitted, not trained."""
+        return self.net in ("auto", "linear") and self.method in LINEAR_METHODS
 
     def method_settings(self) -> Any:
         """Return the settings of the method, typed and with defaults filled in."""
@@ -191,7 +200,8 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
         settings of the method's own paper.
     **changes
         Fields of `Run`. If `epochs` is given, `warmup` and `lr_milestones` scale with it unless they are given, too.
-        Where the data marks a clean set, `clean` is "all" unless it is given.
+        Where the data marks a clean set, `clean` is "all" unless it is given. The method of a table file is
+        metalabelnet-plus unless it is given.
 
     Returns
     -------
@@ -213,6 +223,8 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
     if recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, RECIPES)
     defaults = {**recipe_defaults(recipe, data), "recipe": recipe}
+    if data not in DATASETS and is_table_file(Path(data)) and not Path(data).is_dir():
+        changes.setdefault("method", METHOD_FOR_TABLES)
     if (
         changes.get("clean_file")
         or changes.get("clean_column")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.disk_tensor import Samples
+    from metalabelnet.data.sparse_tensor import SparseTensor
 
 
 class Encoder(ABC):
@@ -33,16 +34,23 @@ class Encoder(ABC):
         Shape of an encoded sample.
     columns : list of str
         The table columns that a sample is made of; empty if samples do not come from a table.
+    sparse : bool
+        Whether `encode_all` keeps samples in a sparse matrix (`encode_sparse`).
     """
 
     kind: ClassVar[str]
     dtype: ClassVar[torch.dtype] = torch.float32
     columns: list[str]
     shape: tuple[int, ...]
+    sparse: bool = False
 
     @abstractmethod
     def encode(self, items: Sequence[Any]) -> Iterator[Tensor | str]:
         """Yield the tensor of each item, or a phrase that says why it cannot be encoded."""
+
+    def encode_sparse(self, items: Sequence[Any]) -> SparseTensor:
+        """Return all items as a sparse matrix, for encoders that are `sparse`."""
+        raise NotImplementedError
 
     def describe_sample(self, name: str) -> str:
         """Return how a message names a sample: an image by its path, others as `sample NAME`."""
@@ -74,6 +82,8 @@ def encode_all(
     the first item that cannot be encoded raises InputError. `on_samples` is called with the number of items done and
     the number in all.
     """
+    if encoder.sparse:
+        return encoder.encode_sparse(items), list(range(len(items))), []
     in_memory = len(items) * math.prod(encoder.shape) * encoder.dtype.itemsize <= memory_bytes
     x: Samples
     if in_memory:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from metalabelnet.data.encoders.encoder import Encoder
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError, missing_package_error
 
 if TYPE_CHECKING:
@@ -18,88 +19,161 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-MAX_TERMS = 4096
+MAX_TERMS = 4096  # of dense vectors
+MAX_SPARSE_TERMS = 1 << 18
 MAX_WIDTH = 1 << 20  # values of an encoded text; embeddings have a few thousand
 BATCH_TEXTS = 512
 MAX_ROWS_FOR_ALL_TERMS = 20  # with more training texts, a term must occur in two of them
+_JSON_KEYS = {"word": ("terms", "idf"), "char": ("char_terms", "char_idf")}  # of the terms and weights of an analyzer
+
+
+class Vocabulary(NamedTuple):
+    """Terms and the inverse document frequency of each."""
+
+    terms: list[str]
+    idf: list[float]
 
 
 class TextEncoder(Encoder):
     """Encodes a column of texts.
 
     With `encoder`, the name of a sentence-transformers model, texts become its embeddings. Otherwise they become TF-IDF
-    vectors with sublinear term frequency and unit length, over the most frequent words and word pairs that occur in at
-    least two training texts. Vocabulary and weights are the whole state, so that it is stored as JSON.
+    vectors with sublinear term frequency and unit length, over the most frequent terms that occur in at least two
+    training texts: words and word pairs, character n-grams within words (2 to 5 characters), or both, where each half
+    is scaled by √½. Vocabulary and weights are the whole state, so that it is stored as JSON.
+
+    Parameters
+    ----------
+    column : str
+        The column of texts.
+    vocabularies : mapping
+        Terms and their weights by analyzer, "word" or "char"; empty for embeddings.
+    encoder : str or None
+        Name of a sentence-transformers model.
+    width : int
+        Length of a vector.
+    sparse : bool, default False
+        Whether all samples of a data set are kept in a sparse matrix.
     """
 
     kind = "text"
 
-    def __init__(self, column: str, *, terms: list[str], idf: list[float], encoder: str | None, width: int) -> None:
-        self.columns, self.shape = [column], (width,)
-        self.terms, self.idf, self.encoder = terms, idf, encoder
+    def __init__(
+        self, column: str, *, vocabularies: dict[str, Vocabulary], encoder: str | None, width: int, sparse: bool = False
+    ) -> None:
+        self.columns, self.shape, self.sparse = [column], (width,), sparse
+        self.vocabularies, self.encoder = vocabularies, encoder
         self._vectorize: Callable[[list[str]], Any] | None = None
 
     @classmethod
-    def fit(cls, column: str, rows: Sequence[Sequence[str]], encoder: str | None) -> TextEncoder:
+    def fit(
+        cls,
+        column: str,
+        rows: Sequence[Sequence[str]],
+        encoder: str | None,
+        *,
+        analyzers: Sequence[str] = ("word",),
+        sparse: bool = False,
+    ) -> TextEncoder:
         """Fit vocabulary and weights to these texts, or read the width of the model's embeddings."""
         if encoder is not None:
             model = _load_model(encoder)
             width = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
-            return cls(column, terms=[], idf=[], encoder=encoder, width=int(width() or 0))
-        vectorizer = _make_vectorizer(min_df=2 if len(rows) > MAX_ROWS_FOR_ALL_TERMS else 1, max_features=MAX_TERMS)
-        try:
-            vectorizer.fit(text for (text,) in rows)
-        except ValueError as error:
-            raise InputError(f"the texts of column {column!r} have no words in common: {error}") from error
-        terms = [str(term) for term in vectorizer.get_feature_names_out()]
-        return cls(column, terms=terms, idf=vectorizer.idf_.tolist(), encoder=None, width=len(terms))
+            return cls(column, vocabularies={}, encoder=encoder, width=int(width() or 0))
+        min_df, max_terms = 2 if len(rows) > MAX_ROWS_FOR_ALL_TERMS else 1, MAX_SPARSE_TERMS if sparse else MAX_TERMS
+        vocabularies = {}
+        for analyzer in analyzers:
+            vectorizer = _make_vectorizer(analyzer, min_df=min_df, max_features=max_terms // len(analyzers))
+            try:
+                vectorizer.fit(text for (text,) in rows)
+            except ValueError as error:
+                raise InputError(f"the texts of column {column!r} have no words in common: {error}") from error
+            terms = [str(term) for term in vectorizer.get_feature_names_out()]
+            vocabularies[analyzer] = Vocabulary(terms, vectorizer.idf_.tolist())
+        width = sum(len(vocabulary.terms) for vocabulary in vocabularies.values())
+        return cls(column, vocabularies=vocabularies, encoder=None, width=width, sparse=sparse)
 
     def encode(self, items: Sequence[Sequence[str]]) -> Iterator[Tensor | str]:
         """Yield the vector of each text; with TF-IDF that of an empty text is 0."""
-        self._vectorize = self._vectorize or self._load()
         for start in range(0, len(items), BATCH_TEXTS):
-            vectors = self._vectorize([text for (text,) in items[start : start + BATCH_TEXTS]])
-            yield from torch.from_numpy(np.asarray(vectors, np.float32))
+            vectors = self._vectors([text for (text,) in items[start : start + BATCH_TEXTS]])
+            dense = vectors if self.encoder is not None else vectors.toarray()
+            yield from torch.from_numpy(np.asarray(dense, np.float32))
+
+    def encode_sparse(self, items: Sequence[Sequence[str]]) -> SparseTensor:
+        """Return the TF-IDF vectors of all texts."""
+        return SparseTensor(self._vectors([text for (text,) in items]).astype(np.float32).tocsr())
+
+    def _vectors(self, texts: list[str]) -> Any:
+        self._vectorize = self._vectorize or self._load()
+        return self._vectorize(texts)
 
     def _load(self) -> Callable[[list[str]], Any]:
         """Return the function from texts to vectors."""
         if self.encoder is not None:
             model = _load_model(self.encoder)
             return lambda texts: model.encode(texts, convert_to_numpy=True, show_progress_bar=False)
-        vectorizer = _make_vectorizer(vocabulary=self.terms)
-        vectorizer.idf_ = np.array(self.idf)
-        return lambda texts: vectorizer.transform(texts).toarray()
+        vectorizers = []
+        for analyzer, vocabulary in self.vocabularies.items():
+            vectorizer = _make_vectorizer(analyzer, vocabulary=vocabulary.terms)
+            vectorizer.idf_ = np.array(vocabulary.idf)
+            vectorizers.append(vectorizer)
+        if len(vectorizers) == 1:
+            return lambda texts: vectorizers[0].transform(texts)
+        from scipy.sparse import hstack
+
+        scale = math.sqrt(1 / len(vectorizers))
+        return lambda texts: hstack([scale * vectorizer.transform(texts) for vectorizer in vectorizers])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the column with the vocabulary and its weights, or with the name of the model."""
+        """Return the column with the vocabularies and their weights, or with the name of the model."""
         config: dict[str, Any] = {"kind": self.kind, "column": self.columns[0], "width": self.shape[0]}
-        return config | ({"encoder": self.encoder} if self.encoder else {"terms": self.terms, "idf": self.idf})
+        if self.encoder:
+            return config | {"encoder": self.encoder}
+        for analyzer, vocabulary in self.vocabularies.items():
+            terms, idf = _JSON_KEYS[analyzer]
+            config |= {terms: vocabulary.terms, idf: vocabulary.idf}
+        return config
 
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> TextEncoder:
         """Restore the encoder."""
-        terms, idf = list(config.get("terms", [])), list(map(float, config.get("idf", [])))
-        if len(terms) != len(idf) or (terms and len(terms) != config["width"]):
-            raise ValueError("terms and weights differ in number")
-        if not isinstance(config["column"], str) or not all(isinstance(term, str) for term in terms):
-            raise ValueError("the column or a term is not a text")
-        if len({*terms}) < len(terms) or not all(map(math.isfinite, idf)):
-            raise ValueError("a term occurs twice, or a weight is not finite")
+        vocabularies = {name: _read_vocabulary(config, *keys) for name, keys in _JSON_KEYS.items() if keys[0] in config}
+        if not isinstance(config["column"], str):
+            raise TypeError("the column is not a text")
         if type(config["width"]) is not int or not 0 < config["width"] <= MAX_WIDTH:
             raise ValueError(f"the width is {config['width']!r}, not an integer from 1 to {MAX_WIDTH}")
+        if vocabularies and sum(len(vocabulary.terms) for vocabulary in vocabularies.values()) != config["width"]:
+            raise ValueError("terms and width differ in number")
         if not isinstance(config.get("encoder"), str | None):
             raise TypeError("the name of the encoder is not a text")
-        if not terms and not config.get("encoder"):
+        if not vocabularies and not config.get("encoder"):
             raise ValueError("there are neither terms nor an encoder")
-        return cls(config["column"], terms=terms, idf=idf, encoder=config.get("encoder"), width=int(config["width"]))
+        return cls(
+            config["column"], vocabularies=vocabularies, encoder=config.get("encoder"), width=int(config["width"])
+        )
 
 
-def _make_vectorizer(**settings: Any) -> Any:
+def _read_vocabulary(config: dict[str, Any], terms_key: str, idf_key: str) -> Vocabulary:
+    """Return a vocabulary of a configuration, checked."""
+    terms, idf = list(config[terms_key]), list(map(float, config[idf_key]))
+    if len(terms) != len(idf):
+        raise ValueError("terms and weights differ in number")
+    if not terms or not all(isinstance(term, str) for term in terms):
+        raise ValueError("there are no terms, or one is not a text")
+    if len({*terms}) < len(terms) or not all(map(math.isfinite, idf)):
+        raise ValueError("a term occurs twice, or a weight is not finite")
+    return Vocabulary(terms, idf)
+
+
+def _make_vectorizer(analyzer: str, **settings: Any) -> Any:
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError as error:
         raise missing_package_error("scikit-learn", "text", "TF-IDF of texts") from error
-    return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), dtype=np.float64, **settings)
+    if analyzer == "char":
+        return TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float64, **settings)
+    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **settings)
 
 
 @functools.lru_cache(1)

@@ -9,6 +9,7 @@ import torch
 
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.files.listing import shorten_list
+from metalabelnet.data.sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 def digests(x: Samples) -> list[bytes]:
     """Return the SHA-256 digest of each sample."""
+    if isinstance(x, SparseTensor):
+        rows = (x.csr[k] for k in range(len(x)))
+        return [hashlib.sha256(row.indices.tobytes() + row.data.tobytes()).digest() for row in rows]
     return [hashlib.sha256(row.tobytes()).digest() for chunk in chunks(x) for row in chunk.numpy()]
 
 

@@ -46,6 +46,10 @@ class ReadOptions:
         GiB of memory for samples; larger data stays on disk. Default: half of the free memory.
     encoder : str or None
         sentence-transformers model for texts. Default: TF-IDF.
+    text_features : str
+        Terms of TF-IDF: `word`, `char`, `both`, or `auto` (`both` if sparse, else `word`).
+    sparse_text : bool
+        Whether TF-IDF vectors are kept in a sparse matrix, with many more terms.
     external_net : bool
         Whether the network is one of timm or torchvision, which take larger images.
     gpu_free_bytes : int or None
@@ -69,6 +73,8 @@ class ReadOptions:
     on_error: str = "stop"
     memory_limit: float | None = None
     encoder: str | None = None
+    text_features: str = "auto"
+    sparse_text: bool = False
     external_net: bool = False
     gpu_free_bytes: int | None = None
     concurrent_runs: int = 1

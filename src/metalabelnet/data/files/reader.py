@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
-from metalabelnet.data.disk_tensor import GIB, MIB, sample_memory_bytes
+from metalabelnet.data.disk_tensor import GIB, MIB, DiskTensor, sample_memory_bytes
 from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images
 from metalabelnet.data.files import clean_set, duplicates, listing
 from metalabelnet.data.files.list_data import list_test, list_train
@@ -105,7 +105,7 @@ def _read(
     )
     if failures:
         notes.append(f"{len(failures)} of {len(samples.items)} samples left out: {listing.shorten_list(failures)}")
-    if not isinstance(x, torch.Tensor):
+    if isinstance(x, DiskTensor):
         size = f"{x.nbytes / GIB:.1f} GiB" if x.nbytes >= GIB else f"{x.nbytes / MIB:.1f} MiB"
         notes.append(f"{size} of samples exceed the memory limit: they are read from disk during training")
     index = torch.tensor(encoded, dtype=torch.long)
@@ -207,7 +207,12 @@ def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> 
 
 def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
     """Raise InputError for an option of another kind of samples."""
-    for option, value, kind in (("image-size", options.image_size, "image"), ("encoder", options.encoder, "text")):
+    text_features = None if options.text_features == "auto" else options.text_features
+    for option, value, kind in (
+        ("image-size", options.image_size, "image"),
+        ("encoder", options.encoder, "text"),
+        ("text-features", text_features, "text"),
+    ):
         if value is not None and columns.kind != kind:
             raise InputError(f"--{option} {value} is for {kind}s, and these samples have none; leave it out")
 
@@ -229,7 +234,12 @@ def _fit_encoder(
             notes.append(f"numbers are written like {form} in {listing.shorten_list(names)}")
         return encoder
     if columns.kind == "text":
-        return TextEncoder.fit(columns.samples[0], items, options.encoder)
+        features = (
+            ("both" if options.sparse_text else "word") if options.text_features == "auto" else options.text_features
+        )
+        analyzers = ("word", "char") if features == "both" else (features,)
+        sparse = options.sparse_text and options.encoder is None
+        return TextEncoder.fit(columns.samples[0], items, options.encoder, analyzers=analyzers, sparse=sparse)
     headers = []
     results = images.map_in_threads(read_header, items)
     for done, (name, result) in enumerate(zip(ids, results, strict=True), start=1):

@@ -1,0 +1,160 @@
+"""Multinomial logistic regression on soft labels, solved to convergence, and the gradient through its solution.
+
+    x_i        features of sample i, a row of X (dense, or a SciPy sparse matrix)
+    q_i        its soft label, w_i its weight
+    W          (d + 1, C) coefficients; the last row is the bias
+    p_i        softmax(x_i W)
+    F(W)       Σ_i w_i CE(q_i, p_i) + λ/2 ‖W‖², without the bias in the norm
+    W*         argmin F, by Newton's method; each step is found by conjugate gradients
+    H          the Hessian of F, known by its products alone: (HV)_· = Xᵀ [w p (s − Σ p s)] + λV with s = XV
+    L(W*)      a loss on other samples, with gradient g
+
+The solution depends on soft labels, weights and λ through ∇F(W*) = 0. By the implicit function theorem, with u = H⁻¹ g,
+
+    ∂L/∂q_i     = w_i (x_i u)
+    ∂L/∂w_i     = −(x_i u) · (p_i − q_i)
+    ∂L/∂log λ   = −λ ⟨u, W*⟩, again without the bias
+
+References
+----------
+.. [1] C.-J. Lin, R. C. Weng and S. S. Keerthi, "Trust region Newton method for large-scale logistic regression",
+   JMLR 2008, https://www.jmlr.org/papers/v9/lin08b.html
+.. [2] C.-S. Foo, C. B. Do and A. Y. Ng, "Efficient multiple hyperparameter learning for log-linear models",
+   NIPS 2007, https://papers.nips.cc/paper/3286
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+TOLERANCE = 1e-4  # of the gradient, relative to the gradient at W = 0
+MAX_NEWTON_STEPS = 100
+MAX_CG_STEPS = 200
+MIN_STEP = 1e-8  # of the line search
+SUFFICIENT_DECREASE = 1e-4  # Armijo's condition
+
+
+def logits(X: Any, W: Array) -> Array:
+    """Return X W with the bias."""
+    z: Array = X @ W[:-1] + W[-1]
+    return z
+
+
+def log_softmax(z: Array) -> Array:
+    """Return log softmax of each row."""
+    z = z - z.max(1, keepdims=True)
+    shifted: Array = z - np.log(np.exp(z).sum(1, keepdims=True))
+    return shifted
+
+
+def fit_logistic(
+    X: Any, q: Array, w: Array, decay: float, start: Array | None = None, tolerance: float = TOLERANCE
+) -> Array:
+    """Return W*.
+
+    X      (n, d) features
+    q, w   (n, C) soft labels, rows of sum 1, and (n,) weights; rows of weight 0 are ignored
+    decay  λ > 0
+    start  W to start from; default: 0
+    """
+    W = np.zeros((X.shape[1] + 1, q.shape[1])) if start is None else start
+    limit = tolerance * _norm(_gradient(X, np.full_like(q, 1 / q.shape[1]), q, w, 0.0, np.zeros_like(W)))
+    value, log_p = _objective(X, W, q, w, decay)
+    for _ in range(MAX_NEWTON_STEPS):
+        p = np.exp(log_p)
+        gradient = _gradient(X, p, q, w, decay, W)
+        size = _norm(gradient)
+        if size <= limit:
+            break
+        # The forcing term √ of the relative gradient gives superlinear convergence with few inner steps.
+        step = -solve_hessian(X, p, w, decay, gradient, min(0.3, math.sqrt(size * tolerance / max(limit, 1e-300))))
+        slope, length = float((step * gradient).sum()), 1.0
+        while True:
+            new_value, log_p = _objective(X, W + length * step, q, w, decay)
+            if new_value <= value + SUFFICIENT_DECREASE * length * slope or length < MIN_STEP:
+                break
+            length /= 2
+        if length < MIN_STEP:  # no decrease is left at this precision
+            break
+        W, value = W + length * step, new_value
+    return W
+
+
+def hessian_product(X: Any, p: Array, w: Array, decay: float, V: Array) -> Array:
+    """Return HV, with p the probabilities at W."""
+    s = logits(X, V)
+    r = w[:, None] * p * (s - (p * s).sum(1, keepdims=True))
+    return np.concatenate([X.T @ r + decay * V[:-1], r.sum(0, keepdims=True)])
+
+
+def solve_hessian(X: Any, p: Array, w: Array, decay: float, gradient: Array, tolerance: float) -> Array:
+    """Return H⁻¹ g up to a relative residual, by conjugate gradients.
+
+    H is singular: a constant added to all logits changes nothing. The sum of g over the classes is 0, as that of every
+    gradient here, so that the system is consistent, and conjugate gradients stay in that subspace.
+    """
+    return _conjugate_gradients(lambda V: hessian_product(X, p, w, decay, V), gradient, tolerance)
+
+
+class SolutionGradient(NamedTuple):
+    """Gradient of a loss at W* with respect to what W* was fitted with: (n, C), (n,) and a number."""
+
+    labels: Array
+    weights: Array
+    log_decay: float
+
+
+def differentiate_solution(
+    X: Any, W: Array, q: Array, w: Array, decay: float, gradient: Array, tolerance: float = 1e-3
+) -> SolutionGradient:
+    """Return the gradient of L(W*) with respect to soft labels, weights and log λ; `gradient` is that of L by W."""
+    p = np.exp(log_softmax(logits(X, W)))
+    u = solve_hessian(X, p, w, decay, gradient, tolerance)
+    s = logits(X, u)
+    return SolutionGradient(
+        labels=w[:, None] * s,
+        weights=-(s * (p - q)).sum(1),
+        log_decay=-decay * float((u[:-1] * W[:-1]).sum()),
+    )
+
+
+def _objective(X: Any, W: Array, q: Array, w: Array, decay: float) -> tuple[float, Array]:
+    log_p = log_softmax(logits(X, W))
+    return float(-(w * (q * log_p).sum(1)).sum() + decay / 2 * (W[:-1] ** 2).sum()), log_p
+
+
+def _gradient(X: Any, p: Array, q: Array, w: Array, decay: float, W: Array) -> Array:
+    r = w[:, None] * (p - q)
+    return np.concatenate([X.T @ r + decay * W[:-1], r.sum(0, keepdims=True)])
+
+
+def _conjugate_gradients(product: Callable[[Array], Array], b: Array, tolerance: float) -> Array:
+    x, r = np.zeros_like(b), b.copy()
+    direction, rr = r.copy(), float((r * r).sum())
+    limit = tolerance**2 * rr
+    for _ in range(MAX_CG_STEPS):
+        if rr <= limit:
+            break
+        Ad = product(direction)
+        curvature = float((direction * Ad).sum())
+        if curvature <= 0:  # rounding; H is positive semidefinite
+            break
+        x += rr / curvature * direction
+        r -= rr / curvature * Ad
+        rr, before = float((r * r).sum()), rr
+        direction = r + rr / before * direction
+    return x
+
+
+def _norm(x: Array) -> float:
+    return float(np.sqrt((x * x).sum()))

@@ -1,0 +1,156 @@
+"""Methods that are fitted to fixed features: baselines against scikit-learn, the meta-gradient, noise and limits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from metalabelnet.core.label_pool import LabelPool
+from metalabelnet.core.logistic import log_softmax, logits
+from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
+from metalabelnet.data.rows import Rows, make_rows
+from metalabelnet.methods import LINEAR_METHODS, linear_metalabelnet
+from metalabelnet.methods.fixed_features import make_features
+from metalabelnet.methods.linear_metalabelnet import LabelSource, _calibrate_coefficients, _meta_objective
+from metalabelnet.nets import build
+
+
+def rows(n: int, seed: int, noise: float = 0.3, unlabeled: int = 0, classes: int = 3) -> Rows:
+    """Return samples of Gaussian classes with uniformly wrong given labels."""
+    g = np.random.default_rng(seed)
+    true = np.arange(n) % classes
+    x = g.normal(size=(n, 6)) * [1, 1, 1, 5, 0.1, 1] + 1.5 * np.eye(6)[true] + 3
+    given = np.where(g.random(n) < noise, g.integers(0, classes, n), true)
+    given[:unlabeled] = -1
+    names = tuple("abc"[:classes])
+    return make_rows(torch.tensor(x), torch.tensor(given), true=torch.tensor(true), classes=names, what="rows")
+
+
+def fitted(name: str, train: Rows, clean: Rows):
+    def make_net(_k: int) -> torch.nn.Module:
+        return build("linear", (6,), len(train.classes), seed=0).double()
+
+    task = SimpleNamespace(make_net=make_net, train=train, clean=clean, dtype=torch.float64)
+    method = LINEAR_METHODS[name](task, None)
+    for _ in method.fit():
+        pass
+    return method
+
+
+@pytest.mark.parametrize("name", LINEAR_METHODS)
+def test_fit_gives_a_classifier_and_labels(name: str) -> None:
+    train, clean, test = rows(300, 0, unlabeled=30), rows(45, 1), rows(300, 2)
+    method = fitted(name, train, clean)
+    assert (method.logits(test.x).argmax(1) == test.true).double().mean() > 0.7
+    assert method.result.log_p.shape == (300, 3)
+    np.testing.assert_allclose(np.exp(method.result.log_p).sum(1), 1)
+    assert method.result.clean_logits.shape == (45, 3)
+    soft = method.soft_labels()
+    assert (soft is not None) == (name == "metalabelnet-plus")
+
+
+def test_given_labels_alone_equal_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one candidate for λ, on standardized columns, folded back into the layer."""
+    from metalabelnet.methods import logistic
+
+    monkeypatch.setattr(logistic, "RELATIVE_DECAYS", (0.3,))
+    train, clean = rows(200, 0, unlabeled=20), rows(30, 1)
+    features = make_features(train, clean)
+    method = fitted("logistic-given", train, clean)
+    labeled = features.given >= 0
+    expected = LogisticRegression(C=1 / (0.3 * features.mean_square), tol=1e-10, max_iter=1000)
+    expected.fit(features.X[labeled], features.given[labeled])
+    p = method.logits(clean.x).softmax(1).detach().numpy()
+    np.testing.assert_allclose(p, expected.predict_proba(features.X[200:]), atol=1e-3)
+
+
+def test_clean_labels_alone_ignore_the_training_rows() -> None:
+    clean = rows(45, 1)
+    first, second = (fitted("logistic-clean", train, clean) for train in (rows(100, 0), rows(100, 0, noise=0.9)))
+    assert torch.equal(first.net[1].weight, second.net[1].weight)
+
+
+def test_labels_improve_and_wrong_labels_are_found() -> None:
+    train, clean = rows(600, 0, noise=0.45), rows(90, 1, noise=0.45)
+    result = fitted("metalabelnet-plus", train, clean).result
+    label = torch.tensor(result.log_p.argmax(1))
+    assert (label == train.true).double().mean() > (train.given == train.true).double().mean() + 0.05
+
+
+def test_given_labels_are_kept_where_corrected_ones_are_worse() -> None:
+    """Features without information, and given labels that are all right."""
+    train, clean = rows(300, 0, noise=0.0), rows(45, 1, noise=0.0)
+    g = torch.Generator().manual_seed(0)
+    train.x.copy_(torch.randn(train.x.shape, generator=g, dtype=torch.float64))
+    clean.x.copy_(torch.randn(clean.x.shape, generator=g, dtype=torch.float64))
+    result = fitted("metalabelnet-plus", train, clean).result
+    assert (torch.tensor(result.log_p.argmax(1)) == train.given).all()
+
+
+def test_clean_rows_without_given_labels_are_enough() -> None:
+    train, clean = rows(600, 0, noise=0.45), rows(90, 1)
+    clean = clean.with_given_labels(torch.full((90,), -1))
+    method, test = fitted("metalabelnet-plus", train, clean), rows(300, 2)
+    assert (method.logits(test.x).argmax(1) == test.true).double().mean() > 0.75
+
+
+def test_unlabeled_training_rows_have_soft_labels() -> None:
+    train = rows(300, 0, unlabeled=150)
+    soft = fitted("metalabelnet-plus", train, rows(60, 1, unlabeled=20)).soft_labels()
+    assert (soft[:150].argmax(1) == train.true[:150]).double().mean() > 0.7
+
+
+def test_gradient_of_the_meta_objective_equals_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_metalabelnet, "CROSS_FIT_TOLERANCE", 1e-11)
+    f = make_features(rows(60, 0), rows(30, 1))
+    rng = np.random.default_rng(0)
+    sources = [
+        LabelSource(opinions=log_softmax(rng.normal(size=(3, 60, 3)) * 2), pool=LabelPool(np.ones(3), np.zeros(3)))
+        for _ in range(f.folds)
+    ]
+
+    def evaluate(values):
+        steps = _meta_objective(f, sources, values, 2.0, [np.zeros((7, 3))] * f.folds)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    values = np.array([0.1, -0.2, 0.3, 0.4, -0.5])
+    found = evaluate(values).gradient
+    for k in range(5):
+        e = 1e-3 * np.eye(5)[k]
+        numeric = (evaluate(values + e).total - evaluate(values - e).total) / 2e-3
+        assert found[k] == pytest.approx(numeric, rel=1e-3, abs=1e-4), k
+
+
+def test_calibrated_coefficients_give_calibrated_logits() -> None:
+    rng = np.random.default_rng(0)
+    X, W, pool = (
+        rng.normal(size=(5, 6)),
+        rng.normal(size=(7, 3)),
+        LabelPool(np.array([1.7]), np.array([0.1, -0.3, 0.2])),
+    )
+    found = log_softmax(logits(X, _calibrate_coefficients(W, pool)))
+    np.testing.assert_allclose(found, log_softmax(pool.logits(log_softmax(logits(X, W))[None])))
+
+
+def test_counted_noise_with_many_samples_is_the_frequency() -> None:
+    true, given = np.repeat([0, 1], 1000), np.concatenate([np.repeat([0, 1, -1], [700, 200, 100]), np.ones(1000, int)])
+    np.testing.assert_allclose(count_noise(true, given, 2), [[0.7, 0.2, 0.1], [0, 1, 0]], atol=5e-3)
+
+
+def test_counted_noise_of_a_class_without_samples_is_the_mean_noise() -> None:
+    T = count_noise(np.zeros(100, int), np.repeat([0, 1], [80, 20]), 3)
+    assert T[2, 2] == pytest.approx(0.8, abs=0.02)
+    assert T[2, 0] == pytest.approx(T[2, 1])
+    np.testing.assert_allclose(T.sum(1), 1)
+
+
+def test_a_missing_label_says_nothing_without_a_count() -> None:
+    T = with_missing_column(np.array([[0.9, 0.1], [0.2, 0.8]]))
+    np.testing.assert_allclose(log_likelihood(T, np.array([-1])), 0)
+    assert log_likelihood(T, np.array([1])).argmax() == 1
