@@ -30,7 +30,7 @@ from metalabelnet.labels.snapshots import (
     clean_rows,
     given_probability,
     is_lower,
-    snapshot_logits,
+    snapshot_predictions,
     suspicion_scale,
 )
 from metalabelnet.train import make_run
@@ -47,7 +47,7 @@ class RecordingLoop(TrainingLoop):
         super().evaluate(outputs)
         if self.epoch == 0:
             self.__dict__["fit"] = loo_logits(self.method, self.problem.train, clean_rows(self.method, self.problem))
-        self.__dict__.setdefault("predictions", []).append(snapshot_logits(self.method, self.problem))
+        self.__dict__.setdefault("predictions", []).append(snapshot_predictions(self.method, self.problem))
 
 
 def bayes_posterior(p: Tensor, given: Tensor) -> Tensor:

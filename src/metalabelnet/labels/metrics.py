@@ -11,6 +11,7 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.data.disk_tensor import chunks
 
 if TYPE_CHECKING:
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
@@ -42,7 +43,7 @@ def macro_f1(predicted: Tensor, true: Tensor, classes: int) -> float:
     return float(100 * (2 * hits / (rows + columns).clamp_min(1))[present].mean())
 
 
-def expected_calibration_error(probabilities: Tensor, true: Tensor, bins: int = 15) -> float:
+def expected_calibration_error(probabilities: ClassTable, true: Tensor, bins: int = 15) -> float:
     """Return the expected calibration error: |confidence − accuracy|, averaged over equal-width confidence bins."""
     confidence, predicted = probabilities.double().max(1)
     correct = (predicted == true).double()

@@ -104,7 +104,12 @@ class LabelNetMethod(Method):
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.phase2 is None:
             return None
-        return torch.cat([predict(self.phase2.m, v).exp() for v in self._train_features()])
+        train = self.task.train
+        labels, start = torch.empty(len(train), len(train.classes), dtype=self.task.dtype, device=train.x.device), 0
+        for v in self._train_features():
+            labels[start : start + len(v)] = predict(self.phase2.m, v).exp()
+            start += len(v)
+        return labels
 
     def _train_features(self) -> Iterable[Tensor]:
         """Return g(x) of the training rows in chunks, cached if the samples themselves are in memory.

@@ -25,7 +25,7 @@ def summarize(
     problem: Problem,
     labels: LabelTable,
     *,
-    train_logits: Tensor,
+    train_predicted: Tensor,
     validation_logits: Tensor,
     test_logits: Tensor | None,
     temperature: float,
@@ -38,6 +38,7 @@ def summarize(
 
     `label_accuracy` is the accuracy of the classifier on the training rows, `right_after` that of the corrected labels.
 
+    train_predicted  classes of the training rows predicted in the selected epoch
     *_logits     logits of the selected epoch; None without test rows
     temperature  fitted on clean rows
     epochs       epochs that the method has trained
@@ -45,7 +46,7 @@ def summarize(
     history      metrics of each epoch
     """
     has_truth = problem.train.true >= 0
-    correct = train_logits.argmax(1) == problem.train.true
+    correct = train_predicted == problem.train.true
     summary: dict[str, Any] = {
         "method": run.method,
         "dataset": run.data,
