@@ -5,7 +5,7 @@
     c_ik     their classes
     r_i      the value of every other class: the mean of their probabilities, so that a row sums to 1
 
-Up to `MAX_DENSE_CLASSES` classes a table is a plain tensor (N, C) with all values: sparse rows would save no memory.
+Up to `MAX_DENSE_CLASSES` classes a table is a plain tensor (N, C) with all values.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from metalabelnet.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-TOP_CLASSES = 64
-MAX_DENSE_CLASSES = 128  # a stored value and its class take as much memory as two values
+TOP_CLASSES = 32
+MAX_DENSE_CLASSES = 128  # up to here tables are plain tensors
 MAX_VALUES_PER_CHUNK = 1 << 20  # rows × classes that are held as a plain tensor at a time
 
 
@@ -134,9 +134,9 @@ class LogitChunks:
         return concat(tables)
 
 
-def top_probabilities(p: Tensor, given: Tensor) -> ClassTable:
+def top_probabilities(p: ClassTable, given: Tensor) -> ClassTable:
     """Return rows of probabilities with the stored values only; unchanged for few classes."""
-    if p.shape[1] <= MAX_DENSE_CLASSES:
+    if isinstance(p, TopClasses) or p.shape[1] <= MAX_DENSE_CLASSES:
         return p
     parts = []
     for rows in row_chunks(p.shape):
