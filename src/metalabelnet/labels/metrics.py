@@ -28,6 +28,13 @@ def accuracy_and_loss(logits: Tensor, true: Tensor) -> tuple[float, float]:
     return float(accuracy), float(cross_entropy(logits.double(), true).mean())
 
 
+def top_accuracy(logits: Tensor, true: Tensor, k: int = 5) -> float | None:
+    """Return how often the true class is among the k most likely ones; None for k classes or fewer."""
+    if logits.shape[1] <= k:
+        return None
+    return float(100 * (logits.topk(k, dim=1).indices == true[:, None]).any(1).double().mean())
+
+
 def class_accuracy(predicted: Tensor, true: Tensor, classes: tuple[str, ...]) -> dict[str, float | None]:
     """Return the recall of each class by name; None for a class without samples."""
     hits = torch.bincount(true[predicted == true], minlength=len(classes)).tolist()

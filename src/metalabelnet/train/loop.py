@@ -531,6 +531,9 @@ class TrainingLoop:
             train_predicted=selected.p.argmax(1),
             validation_logits=validation,
             test_logits=test,
+            second_test_logits=None
+            if problem.second_test is None
+            else predict_logits(self.method, problem.second_test.x),
             temperature=selected.temperature,
             epochs=self.method.epochs,
             best=self.best,
