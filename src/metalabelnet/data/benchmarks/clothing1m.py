@@ -33,23 +33,9 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import DataSet
 
 NAME = "clothing1m"
-CLASSES = tuple(
-    [
-        "T-Shirt",
-        "Shirt",
-        "Knitwear",
-        "Chiffon",
-        "Sweater",
-        "Hoodie",
-        "Windbreaker",
-        "Jacket",
-        "Downcoat",
-        "Suit",
-        "Shawl",
-        "Dress",
-        "Vest",
-        "Underwear",
-    ]
+CLASSES = (
+    *("T-Shirt", "Shirt", "Knitwear", "Chiffon", "Sweater", "Hoodie", "Windbreaker", "Jacket", "Downcoat", "Suit"),
+    *("Shawl", "Dress", "Vest", "Underwear"),
 )
 SIZE = ImageSize(resize=256, crop=224)
 PUBLISHED = {"noisy_train": 1_000_000, "clean_train": 47_570, "clean_val": 14_313, "clean_test": 10_526}
@@ -68,12 +54,7 @@ Results of the two splits are not comparable. Both test on the clean test part (
 """
 
 
-def read(
-    folder: Path | None,
-    _on_download: ProgressCallback | None,
-    options: ReadOptions,
-    on_samples: ProgressCallback | None,
-) -> DataSet:
+def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the images of the split in `options`."""
     return read_images(list_parts(folder, options.split), SIZE, options, folder, on_samples)
 

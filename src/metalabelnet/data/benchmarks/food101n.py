@@ -57,12 +57,7 @@ the authors' code does. Its accuracies are not comparable with those on Food-101
 """
 
 
-def read(
-    folder: Path | None,
-    _on_download: ProgressCallback | None,
-    options: ReadOptions,
-    on_samples: ProgressCallback | None,
-) -> DataSet:
+def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the images of the split in `options`."""
     return read_images(list_parts(folder, options.split), SIZE, options, folder, on_samples)
 

@@ -2,9 +2,10 @@
 
 `webvision-mini` is its usual subset: the first 50 classes, images from Google.
 
-There is no clean training part. The first 20 validation images of each class are the clean set and the other 30 the
-test set, for both splits: 1,000 and 1,500 images of the mini subset, as many as in the paper. Others test on all 2,500,
-which is a slightly different test set. ImageNet's validation images of the same classes are a second test set.
+There is no clean training part. The first two fifths of the validation images of each class (20 of 50) are the clean
+set and the others the test set, for both splits: 1,000 and 1,500 images of the mini subset, as many as in the paper.
+Others test on all 2,500, which is a slightly different test set. ImageNet's validation images of the same classes are a
+second test set.
 
 https://arxiv.org/abs/1708.02862
 """
@@ -39,7 +40,8 @@ NAME, MINI = "webvision", "webvision-mini"
 SIZE = ImageSize(resize=320, crop=299)
 CLASS_COUNT, MINI_CLASS_COUNT = 1000, 50
 TRAIN_COUNT, MINI_TRAIN_COUNT = 2_439_574, 65_944
-VALIDATION_IMAGES_PER_CLASS, CLEAN_IMAGES_PER_CLASS = 50, 20
+VALIDATION_IMAGES_PER_CLASS = 50
+CLEAN_SHARE = 2 / 5  # of the validation images of a class
 SOURCE = "https://data.vision.ee.ethz.ch/cvl/webvision/dataset2017.html"
 LAYOUT = """
 webvision/
@@ -50,27 +52,17 @@ webvision/
   google/  flickr/  val_images_256/ (or val_images/)
 imagenet/val/SYNSET/                           ImageNet's validation images, a second test set; optional
 webvision-mini has the first 50 classes and the images from Google only, and needs no other files.
-Both splits: the first 20 validation images of each class are the clean set, the other 30 the test set. Others test on
-all 50, so that accuracies are only roughly comparable; the second test set is the usual one.
+Both splits: the first 20 of the 50 validation images of each class are the clean set, the others the test set. Other
+papers test on all 50, so that accuracies are only roughly comparable; the second test set is the usual one.
 """
 
 
-def read(
-    folder: Path | None,
-    _on_download: ProgressCallback | None,
-    options: ReadOptions,
-    on_samples: ProgressCallback | None,
-) -> DataSet:
+def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return WebVision 1.0."""
     return read_images(list_parts(folder, mini=False), SIZE, options, folder, on_samples)
 
 
-def read_mini(
-    folder: Path | None,
-    _on_download: ProgressCallback | None,
-    options: ReadOptions,
-    on_samples: ProgressCallback | None,
-) -> DataSet:
+def read_mini(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the mini subset."""
     return read_images(list_parts(folder, mini=True), SIZE, options, folder, on_samples)
 
@@ -89,8 +81,10 @@ def list_parts(folder: Path | None, *, mini: bool) -> ImageParts:
     clean: list[ListedImage] = []
     test: list[ListedImage] = []
     seen = Counter[int]()
-    for path, label in _read_pairs(name, info / "val_filelist.txt", classes):
-        part = clean if seen[label] < CLEAN_IMAGES_PER_CLASS else test
+    pairs = _read_pairs(name, info / "val_filelist.txt", classes)
+    total = Counter(label for _, label in pairs)
+    for path, label in pairs:
+        part = clean if seen[label] < CLEAN_SHARE * total[label] else test
         part.append(ListedImage(str(images / path), f"{images.name}/{path}", true=label))
         seen[label] += 1
     synsets = _read_synsets(name, info / "synsets.txt")
