@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metalabelnet.data.benchmarks import clothing1m, webvision
-from metalabelnet.data.encoders.images import check_installed
+from metalabelnet.input_files.image_files import check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.data.benchmarks.download import ProgressCallback
-    from metalabelnet.data.files.reader import ReadOptions
+    from metalabelnet.data.files.list_data import ReadOptions
     from metalabelnet.data.rows import DataSet
 
 NAME = "food101n"

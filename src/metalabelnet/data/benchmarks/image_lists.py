@@ -23,7 +23,7 @@ from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
     from metalabelnet.data.benchmarks.download import ProgressCallback
-    from metalabelnet.data.files.reader import ReadOptions
+    from metalabelnet.data.files.list_data import ReadOptions
 
 TRAIN, CLEAN, TEST, SECOND_TEST = range(4)  # parts of the data
 

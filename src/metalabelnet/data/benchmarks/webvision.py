@@ -26,14 +26,14 @@ from metalabelnet.data.benchmarks.image_lists import (
     read_images,
     read_lines,
 )
-from metalabelnet.data.encoders.images import is_image
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_files import is_image
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.data.benchmarks.download import ProgressCallback
-    from metalabelnet.data.files.reader import ReadOptions
+    from metalabelnet.data.files.list_data import ReadOptions
     from metalabelnet.data.rows import DataSet
 
 NAME, MINI = "webvision", "webvision-mini"
