@@ -30,7 +30,7 @@ from metalabelnet.labels.snapshots import (
     clean_rows,
     given_probability,
     is_lower,
-    snapshot_logits,
+    snapshot_predictions,
     suspicion_scale,
 )
 from metalabelnet.train import make_run
@@ -47,7 +47,7 @@ class RecordingLoop(TrainingLoop):
         super().evaluate(outputs)
         if self.epoch == 0:
             self.__dict__["fit"] = loo_logits(self.method, self.problem.train, clean_rows(self.method, self.problem))
-        self.__dict__.setdefault("predictions", []).append(snapshot_logits(self.method, self.problem))
+        self.__dict__.setdefault("predictions", []).append(snapshot_predictions(self.method, self.problem))
 
 
 def bayes_posterior(p: Tensor, given: Tensor) -> Tensor:
@@ -67,7 +67,8 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     e, epochs = result.summary["selected_epoch"], len(predictions)
 
     def mean(first: int, last: int) -> LabelDistribution:
-        logs = [logits[first : last + 1].softmax(2).mean(0).clamp_min(1e-12).log() for logits in (train, clean)]
+        parts = (train[first : last + 1], clean[first : last + 1].softmax(2))
+        logs = [p.mean(0).clamp_min(1e-12).log() for p in parts]
         return calibrated_distribution(logs[0], logs[1], true, (first, last))
 
     means = [mean(0, k) for k in range(epochs)]
@@ -83,8 +84,8 @@ def candidates(noise: str, seed: int, method: str) -> tuple[dict[str, Tensor], A
     validation_temperature, _ = fit_temperature(clean[e, :validation_count], true[:validation_count])
     found = {
         "the given labels": one_hot(problem.train.given, 10).double(),
-        "classifier of the selected epoch": train[e].softmax(1),
-        "… calibrated on the validation_count-out clean samples": (train[e] / validation_temperature).softmax(1),
+        "classifier of the selected epoch": train[e],
+        "… calibrated on the validation_count-out clean samples": (train[e].log() / validation_temperature).softmax(1),
         "… calibrated on all clean samples": mean(e, e).p,
         "… and Bayes' rule with a noise matrix": bayes_posterior(mean(e, e).p, problem.train.given),
         "mean over the epochs of warm-up": mean(0, run.warmup - 1).p,

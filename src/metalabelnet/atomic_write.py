@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAX_NAME_CHARACTERS = 40  # of the file's name in that of its temporary file: a file name has at most 255 bytes
@@ -36,12 +36,19 @@ def write_atomically(path: Path, *parts: bytes | memoryview, sync: bool = True, 
     keep_as : Path, optional
         New path of the old file, in the same folder. It is moved when the new content is complete.
     """
+    write_chunks_atomically(path, parts, sync=sync, keep_as=keep_as)
+
+
+def write_chunks_atomically(
+    path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool = True, keep_as: Path | None = None
+) -> None:
+    """Write a file completely or not at all, like `write_atomically`, from chunks that are made one at a time."""
     temporary = None
     try:
         handle, temporary = _create_temporary(path)
         try:
-            for part in parts:
-                _write_all(handle, memoryview(part).cast("B"))
+            for chunk in chunks:
+                _write_all(handle, memoryview(chunk).cast("B"))
             if sync:
                 os.fsync(handle)
         finally:

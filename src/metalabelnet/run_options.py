@@ -35,6 +35,11 @@ CIFAR10_SCHEDULE: dict[str, Any] = {
     "weight_decay": 1e-4,
 }
 _CIFAR: dict[str, Any] = {"epochs": 120, "batch_size": 128, "clean": 5000, "augment": "flip-crop"}
+_PHOTOS: dict[str, Any] = {"epochs": 10, "batch_size": 32, "augment": "flip", "net": "torchvision:resnet50"}
+_WEBVISION: dict[str, Any] = {"epochs": 30, "batch_size": 16, "augment": "flip", "net": "timm:inception_resnet_v2"}
+# The paper's learning rates on Clothing1M and WebVision.
+_PHOTOS_SCHEDULE: dict[str, Any] = {"lr": 1e-3, "lr_milestones": (5,), "warmup": 1, "weight_decay": 1e-4}
+_WEBVISION_SCHEDULE: dict[str, Any] = {"lr": 1e-2, "lr_milestones": (12,), "warmup": 14, "weight_decay": 1e-4}
 
 # Where the settings for a data set known by name differ from the defaults of `RunOptions`, whatever the recipe.
 DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -42,7 +47,12 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"clean": 1000, "batch_size": 128},
     "cifar10": _CIFAR,
     "cifar100": _CIFAR,
+    "clothing1m": {**_PHOTOS, "clean": 14_000},
+    "food101n": {**_PHOTOS, "clean": 10_000},
+    "webvision": {**_WEBVISION, "clean": 20_000},
+    "webvision-mini": {**_WEBVISION, "clean": 1_000},
 }
+IMAGE_BENCHMARKS = ("clothing1m", "food101n", "webvision", "webvision-mini")  # read from image files
 
 # The recipe `modern`: one set of values for all methods and data, chosen without test samples on `fine-tune` and
 # `cross-entropy` (docs/results/recipe.md).
@@ -59,6 +69,10 @@ PAPER: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"lr": 1e-2},
     "cifar10": {**CIFAR10_SCHEDULE, "warmup": 44},
     "cifar100": {**CIFAR10_SCHEDULE, "warmup": 44},
+    "clothing1m": _PHOTOS_SCHEDULE,
+    "food101n": {**_PHOTOS_SCHEDULE, "warmup": 6},
+    "webvision": _WEBVISION_SCHEDULE,
+    "webvision-mini": _WEBVISION_SCHEDULE,
 }
 
 
@@ -160,7 +174,7 @@ class RunOptions:
     weight_decay: float = _option(1e-4, "weight decay of the classifier's SGD")
     order: str = _option("shuffled", "order of the training samples: shuffled (every epoch anew), given")
     ema: float = _option(0.0, "maximum decay of the exponential moving average of the weights that predicts; 0: none")
-    augment: str = _option("none", "augmentation of the training images: none, crop, flip-crop")
+    augment: str = _option("none", "augmentation of the training images: none, flip (horizontal), crop, flip-crop")
     strong_augment: str = _option(
         "none",
         "additional loss on strongly augmented images: none, supervised (the method's loss), consistency (with the "

@@ -28,7 +28,7 @@ from metalabelnet.labels.snapshots import (
     given_probability,
     is_lower,
     is_memorized,
-    snapshot_logits,
+    snapshot_predictions,
 )
 from metalabelnet.methods import MethodTraits
 from metalabelnet.train import RunFolder, train
@@ -222,11 +222,11 @@ def test_clean_rows_are_evaluated_until_trained_on(method: str, rows: list[int],
     for epoch, expected in enumerate(rows):
         assert len(clean_labels(built, problem, epoch).true) == expected
         assert len(clean_labels(build_method(run, paper), paper, epoch).true) == 18
-    logits = snapshot_logits(built, problem)  # of every epoch
-    assert len(logits.clean) == len(logits.true) == rows[-1]
-    assert torch.equal(logits.clean[:4], built.logits(problem.validation.x))
-    assert torch.equal(logits.train, built.logits(problem.train.x))
-    assert len(snapshot_logits(build_method(run, paper), paper).clean) == 18
+    found = snapshot_predictions(built, problem)  # of every epoch
+    assert len(found.clean) == len(found.true) == rows[-1]
+    assert torch.equal(found.clean[:4], built.logits(problem.validation.x))
+    assert torch.equal(found.train, built.logits(problem.train.x).softmax(1))
+    assert len(snapshot_predictions(build_method(run, paper), paper).clean) == 18
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(30, 30), (30, 120), (7, 120), (1, 5), (0, 9), (50, 3)])

@@ -135,7 +135,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_reproduce(command("reproduce", "rebuild the tables and figures of the paper", REPRODUCE_EXAMPLES))
     methods = command("methods", "list the methods, or the settings of one", module="lists")
     methods.add_argument("name", nargs="?", metavar="METHOD", help="show the settings of this method")
-    command("datasets", "list the data sets known by name", module="lists")
+    datasets = command("datasets", "list the data sets known by name, or the files of one", module="lists")
+    datasets.add_argument("name", nargs="?", metavar="NAME", help="show where to get this data set and its layout")
     command("noises", "list the kinds of label noise", module="lists")
     return parser
 

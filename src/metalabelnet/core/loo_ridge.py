@@ -95,6 +95,6 @@ class RidgeHead(NamedTuple):
         f = projected @ self.weight + self.bias
         if y is not None:
             h = torch.where(y >= 0, (1 + (projected**2) @ self.inverse) / self.samples, 0.0)[:, None]
-            e = functional.one_hot(y.clamp_min(0), len(self.bias)).double()
-            f = (f - h * e) / (1 - h)
+            at_label = y.clamp_min(0)[:, None]
+            f = f.scatter(1, at_label, f.gather(1, at_label) - h) / (1 - h)
         return f / self.variance

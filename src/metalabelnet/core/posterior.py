@@ -14,35 +14,94 @@ or on clean samples (`clean_confidence_gap`). If q accepts wrong labels, p appea
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from metalabelnet.core.top_classes import ClassTable, TopClasses, row_chunks, value_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EM_STEPS = 30
 INITIAL_DIAGONAL = 0.7  # share of correct labels that expectation-maximization starts from
+MAX_PRODUCTS_OF_CONFUSION = 1 << 28  # p_k p_j of sparse rows; beyond, rows are subsampled
 
 
-def fit_transition_matrix(p: Tensor, given: Tensor) -> Tensor:
+def fit_transition_matrix(p: ClassTable, given: Tensor) -> Tensor:
     """Return T by expectation-maximization, with one pseudo-sample of uniform label added to each row.
 
     p, given  (N, C) probabilities and (N,) given labels, −1 where unlabeled
+
+    With s_i = Σ_k p_k(x_i) T_k,y_i a step is T_kj ∝ T_kj Σ_{i: y_i = j} p_k(x_i) / s_i + 1/C. It costs N C, or N K for
+    sparse rows.
     """
-    classes, p, given = p.shape[1], p[given >= 0].double(), given[given >= 0]
-    y = functional.one_hot(given, classes).to(p)
-    T = torch.full((classes, classes), (1 - INITIAL_DIAGONAL) / max(1, classes - 1), dtype=p.dtype, device=p.device)
+    classes, device = p.shape[1], given.device
+    p, given = p[given >= 0], given[given >= 0]
+    T = torch.full((classes, classes), (1 - INITIAL_DIAGONAL) / max(1, classes - 1), dtype=torch.float64, device=device)
     T.fill_diagonal_(INITIAL_DIAGONAL)
+    # Sparse rows are summed by index, which is not deterministic on a GPU.
+    label_sums = _dense_label_sums(p, given) if isinstance(p, Tensor) else _sparse_label_sums(p.to("cpu"), given.cpu())
     for _ in range(EM_STEPS):
-        counts = posterior(p, given, T).T @ y + 1 / classes
+        counts = T * label_sums(T) + 1 / classes
         T = counts / counts.sum(1, keepdim=True)
     return T
 
 
-def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor:
+def _dense_label_sums(p: Tensor, given: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function T → Σ_{i: y_i = j} p_k(x_i) / s_i, (C, C); rows are sorted by given label once."""
+    order = given.argsort(stable=True)
+    groups = torch.split(p[order].double(), torch.bincount(given, minlength=p.shape[1]).tolist())
+
+    def sums(T: Tensor) -> Tensor:
+        return torch.stack([group.T @ (1 / (group @ t)) for group, t in zip(groups, T.T.contiguous(), strict=True)], 1)
+
+    return sums
+
+
+def _sparse_label_sums(p: TopClasses, given: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the same function for sparse rows. A row is its rest plus what its stored values exceed the rest by."""
+    classes, order = p.total, given.argsort(stable=True)
+    p, given = p[order], given[order]
+    cells, excesses = p.classes.long() * classes + given[:, None], p.values - p.rest[:, None]
+    chunks = [(cells[rows], excesses[rows], p.rest[rows].double(), given[rows]) for rows in row_chunks(cells.shape)]
+
+    def sums(T: Tensor) -> Tensor:
+        matrix, column_sums = T.cpu(), T.sum(0).cpu()
+        stored = torch.zeros(classes * classes, dtype=torch.float64)
+        rest = torch.zeros(classes, dtype=torch.float64)
+        for cell, excess, r, y in chunks:
+            s = (matrix.view(-1)[cell] * excess).sum(1) + column_sums[y] * r
+            stored.index_add_(0, cell.flatten(), (excess / s[:, None]).flatten())
+            rest.index_add_(0, y, r / s)
+        return (stored.view(classes, classes) + rest).to(T.device)
+
+    return sums
+
+
+@overload
+def posterior(p: Tensor, given: Tensor, T: Tensor) -> Tensor: ...
+@overload
+def posterior(p: ClassTable, given: Tensor, T: Tensor) -> ClassTable: ...
+def posterior(p: ClassTable, given: Tensor, T: Tensor) -> ClassTable:
     """Return q of each sample, or p where a sample has no given label."""
+    if isinstance(p, TopClasses):
+        return _sparse_posterior(p, given, T)
     q = p.double() * T.T[given.clamp_min(0)]
     q = q / q.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
     return torch.where((given >= 0)[:, None], q, p.double()).to(p.dtype)
+
+
+def _sparse_posterior(p: TopClasses, given: Tensor, T: Tensor) -> TopClasses:
+    """Return sparse rows: the classes that are not stored share their mass equally."""
+    y = given.clamp_min(0)
+    T_y = T.reshape(-1)[p.classes.long() * p.total + y[:, None]]
+    stored, rest = p.values.double() * T_y, p.rest.double() * (T.sum(0)[y] - T_y.sum(1)).clamp_min(0)
+    total = (stored.sum(1) + rest).clamp_min(torch.finfo(stored.dtype).tiny)
+    q = p.with_values((stored / total[:, None]).to(p.dtype), (rest / total / p.others).to(p.dtype))
+    labeled = given >= 0
+    return p.with_values(torch.where(labeled[:, None], q.values, p.values), torch.where(labeled, q.rest, p.rest))
 
 
 def clean_confidence_gap(clean: Tensor, true: Tensor) -> tuple[float, float]:
@@ -60,15 +119,38 @@ def clean_confidence_gap(clean: Tensor, true: Tensor) -> tuple[float, float]:
     return float(gap.sum()) / n, math.sqrt(max(float(gap.square().sum()) / n, 1 / (n + 2)) / n)
 
 
-def posterior_confidence_gap(q: Tensor, p: Tensor) -> float:
+def posterior_confidence_gap(q: ClassTable, p: ClassTable) -> float:
     """Return the same gap on samples with given labels, with q as the truth: the mean of q_a − p_a; both (N, C)."""
-    p_a, a = p.double().max(1, keepdim=True)
-    return float((q.double().gather(1, a) - p_a).mean())
+    p_a, a = p.double().max(1)
+    return float((value_at(q.double(), a) - p_a).mean())
 
 
-def mix_in_confusion(T: Tensor, p: Tensor, share: float) -> Tensor:
+def mix_in_confusion(T: Tensor, p: ClassTable, share: float) -> Tensor:
     """Return (1 − share) T + share K, where row k of K are the classes that p confuses with class k."""
-    p = p.double()
-    confusion = (p.T @ p).fill_diagonal_(0)
+    confusion = (_dense_products(p) if isinstance(p, Tensor) else _sparse_products(p)).to(T.device).fill_diagonal_(0)
     confusion = confusion / confusion.sum(1, keepdim=True).clamp_min(torch.finfo(confusion.dtype).tiny)
     return (1 - share) * T + share * confusion
+
+
+def _dense_products(p: Tensor) -> Tensor:
+    p = p.double()
+    return p.T @ p
+
+
+def _sparse_products(p: TopClasses) -> Tensor:
+    """Return Σ_i p_k(x_i) p_j(x_i) for all k and j.
+
+    With the row p = e + r, where e are the excesses over the rest r, it is Σ_i (e_k e_j + e_k r + r e_j + r²).
+    """
+    k = p.values.shape[1]
+    p = p[:: max(1, math.ceil(len(p) * k * k / MAX_PRODUCTS_OF_CONFUSION))].to("cpu")
+    products = torch.zeros(p.total * p.total, dtype=torch.float64)
+    with_rest = torch.zeros(p.total, dtype=torch.float64)
+    for rows in row_chunks((len(p), k * k)):
+        part = p[rows].double()
+        c, excess = part.classes.long(), part.values - part.rest[:, None]
+        cells = c[:, :, None] * p.total + c[:, None, :]
+        products.index_add_(0, cells.flatten(), (excess[:, :, None] * excess[:, None, :]).flatten())
+        with_rest.index_add_(0, c.flatten(), (excess * part.rest[:, None]).flatten())
+    squares = p.rest.double().square().sum()
+    return products.view(p.total, p.total) + with_rest[:, None] + with_rest + squares

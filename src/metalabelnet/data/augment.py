@@ -56,8 +56,15 @@ def flip_crop(x: Tensor, draws: Tensor, padding: int = PADDING) -> Tensor:
     )
 
 
+def flip(x: Tensor, draws: Tensor) -> Tensor:
+    """Flip horizontally with probability ½."""
+    _check_images(x)
+    return torch.where(draws[3].view(-1, 1, 1, 1) > 0, x.flip(3), x)
+
+
 AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "none": none,
+    "flip": flip,
     "crop": crop,
     "flip-crop": flip_crop,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from metalabelnet.data.benchmarks import cifar, digits, fashion_mnist
+from metalabelnet.data.benchmarks import cifar, clothing1m, digits, fashion_mnist, food101n, webvision
 from metalabelnet.data.files import clean_set, duplicates, npz, reader
 from metalabelnet.data.files.list_data import ReadOptions, is_folder_or_table
 from metalabelnet.errors import InputError, unknown_name_error
@@ -31,35 +31,77 @@ class Benchmark:
     reference : str
         The publication to cite.
     read : callable
-        Reads the data set, given the folder of its files (None: see `data_folder`) and a callback for the progress of
-        a download.
+        Reads the data set, given the folder of its files (None: see `data_folder`), a callback for the progress of a
+        download, the options of the reader and a callback for the number of samples read.
+    source : str
+        Where to get the files.
+    layout : str
+        How the folder of the files must look.
     """
 
     summary: str
     reference: str
-    read: Callable[[Path | None, ProgressCallback | None], DataSet]
+    read: Callable[[Path | None, ProgressCallback | None, ReadOptions, ProgressCallback | None], DataSet]
+    source: str
+    layout: str
 
 
 DATASETS: dict[str, Benchmark] = {
     "digits": Benchmark(
         summary="1,797 gray images of handwritten digits, 8×8, 10 classes, no test part (included in scikit-learn)",
         reference="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI",
-        read=lambda folder, _on_download: digits.read(folder),
+        read=lambda folder, *_: digits.read(folder),
+        source="included in scikit-learn",
+        layout="No files are needed where scikit-learn is installed.",
     ),
     "fashion-mnist": Benchmark(
         summary="70,000 gray images of clothes, 28×28, 10 classes (Debian: dataset-fashion-mnist)",
         reference="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST, arXiv:1708.07747",
-        read=lambda folder, _on_download: fashion_mnist.read(folder),
+        read=lambda folder, *_: fashion_mnist.read(folder),
+        source="Debian's package dataset-fashion-mnist, or https://github.com/zalandoresearch/fashion-mnist",
+        layout=f"fashion-mnist/\n  {', '.join(fashion_mnist.FILES)} (or .gz)",
     ),
     "cifar10": Benchmark(
         summary="60,000 color images, 32×32, 10 classes (downloaded once, 163 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
-        read=lambda folder, on_download: cifar.read(cifar.CIFAR10, folder, on_download),
+        read=lambda folder, on_download, *_: cifar.read(cifar.CIFAR10, folder, on_download),
+        source=f"{cifar.BASE_URL}cifar.html (downloaded if it is missing)",
+        layout=f"{cifar.CIFAR10.archive}, or the unpacked folder {cifar.CIFAR10.folder}/, or cifar10.npz",
     ),
     "cifar100": Benchmark(
         summary="60,000 color images, 32×32, 100 classes (downloaded once, 161 MiB)",
         reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
-        read=lambda folder, on_download: cifar.read(cifar.CIFAR100, folder, on_download),
+        read=lambda folder, on_download, *_: cifar.read(cifar.CIFAR100, folder, on_download),
+        source=f"{cifar.BASE_URL}cifar.html (downloaded if it is missing)",
+        layout=f"{cifar.CIFAR100.archive}, or the unpacked folder {cifar.CIFAR100.folder}/, or cifar100.npz",
+    ),
+    "clothing1m": Benchmark(
+        summary="1 million photos of clothes with noisy labels, 14 classes, clean parts (on request from its authors)",
+        reference="Xiao et al. 2015, Learning from Massive Noisy Labeled Data for Image Classification",
+        read=lambda folder, _, *options: clothing1m.read(folder, *options),
+        source=clothing1m.SOURCE,
+        layout=clothing1m.LAYOUT,
+    ),
+    "food101n": Benchmark(
+        summary="310,009 photos of dishes with noisy labels, 101 classes, 57,609 of them verified; needs Food-101, too",
+        reference="Lee et al. 2018, CleanNet: Transfer Learning for Scalable Image Classifier Training",
+        read=lambda folder, _, *options: food101n.read(folder, *options),
+        source=food101n.SOURCE,
+        layout=food101n.LAYOUT,
+    ),
+    "webvision": Benchmark(
+        summary="2.4 million photos from Google and Flickr with noisy labels, the 1,000 classes of ImageNet",
+        reference="Li et al. 2017, WebVision Database, arXiv:1708.02862",
+        read=lambda folder, _, *options: webvision.read(folder, *options),
+        source=webvision.SOURCE,
+        layout=webvision.LAYOUT,
+    ),
+    "webvision-mini": Benchmark(
+        summary="65,944 photos of webvision: those from Google of the first 50 classes",
+        reference="Jiang et al. 2018, MentorNet, arXiv:1712.05055",
+        read=lambda folder, _, *options: webvision.read_mini(folder, *options),
+        source=webvision.SOURCE,
+        layout=webvision.LAYOUT,
     ),
 }
 
@@ -90,7 +132,7 @@ def load(
         Whether the labels of an .npz file are noisy. By default they are taken for true labels if the file has no clean
         set.
     read_options : ReadOptions or None
-        Options for folders and tables. `clean_file` applies to all data.
+        Options for folders, tables and data sets of image files. `clean_file` applies to all data.
     on_samples : callable or None
         Called with (what, samples done, samples in all) while samples are read.
 
@@ -115,7 +157,7 @@ def load(
     if name not in DATASETS and is_folder_or_table(path):
         return reader.read(path, options, folder, on_samples)
     if name in DATASETS:
-        data = DATASETS[name].read(folder, on_download)
+        data = DATASETS[name].read(folder, on_download, options, on_samples)
     elif path.suffix.lower() == ".npz":
         noisy = noisy or (options.clean_file is not None and not options.adds_noise)
         data = npz.read(path, classes=classes, noisy=noisy)

@@ -220,7 +220,7 @@ def chunks(x: Samples) -> Iterator[Tensor]:
 
 @functools.cache
 def return_freed_memory() -> None:
-    """Make the C library return large freed blocks to the system, in every process that streams samples.
+    """Make the C library return large freed blocks to the system, in processes that stream samples.
 
     By default glibc keeps blocks of up to 32 MiB. It rarely reuses them for tensors with the alignment that torch
     requests: a run over 300 MiB of samples grew by 1 GiB.

@@ -26,6 +26,8 @@ class Problem:
         Test rows, used for evaluation alone.
     holds_out : bool
         Whether `validation` is a held-out part of the clean set. If False, `validation` and `clean` are the same rows.
+    second_test : Rows or None
+        Rows of a second test set, evaluated once at the end.
     noise_rate : float
         Share of wrong labels among the training labels; NaN if true labels are unknown.
     has_clean_set : bool
@@ -43,6 +45,7 @@ class Problem:
     validation: Rows
     test: Rows
     noise_rate: float
+    second_test: Rows | None = None
     holds_out: bool = True
     has_clean_set: bool = True
     encoder_config: dict[str, Any] | None = None

@@ -111,6 +111,10 @@ class DataSet:
         Messages for the user: what was guessed, left out or duplicated.
     total_samples : int or None
         The number of samples `train.index` refers to, including those that are clean or left out; None: `len(train)`.
+    second_test : Rows or None
+        Rows of a second test set, where the source has one.
+    is_split : bool
+        Whether clean and test rows are those of the split that was asked for (`ReadOptions.split`).
     """
 
     name: str
@@ -122,6 +126,8 @@ class DataSet:
     cells_digest: str = ""
     notes: tuple[str, ...] = ()
     total_samples: int | None = None
+    second_test: Rows | None = None
+    is_split: bool = False
 
     @property
     def index_size(self) -> int:

@@ -112,8 +112,10 @@ def paper(data: DataSet, clean_size: int | None, generator: torch.Generator) -> 
     """Split as the paper's authors do: halve the test rows into clean set and test rows, keep all training rows.
 
     The half is the first of a random permutation, not stratified. The clean set is its first `clean_size` rows, or all
-    of it for None.
+    of it for None. Data that was read with the parts of this split (`data.is_split`) keeps them.
     """
+    if data.is_split:
+        return general(data, clean_size, generator)
     if data.clean_labels is not None:
         raise InputError(
             f"{data.name}: the split 'paper' takes the clean set from the test part, not from a file; "

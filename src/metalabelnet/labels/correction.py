@@ -59,11 +59,12 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.posterior import fit_transition_matrix, mix_in_confusion, posterior, posterior_confidence_gap
-from metalabelnet.labels.snapshots import calibrated_distribution, given_probability, is_lower, safe_log
+from metalabelnet.labels.snapshots import calibrated_distribution, given_probability, is_lower, log_mean, safe_log
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.labels.snapshots import CleanLabels, LabelDistribution, Snapshots
 
 MAX_GAP_DIFFERENCE = 0.02  # between the confidence gap of p according to q and on clean samples
@@ -83,7 +84,7 @@ class LabelDecisions(NamedTuple):
 
 
 def decide_labels(
-    p: Tensor, given: Tensor, suspicion: Tensor | None = None, *, calibrated: bool = True
+    p: ClassTable, given: Tensor, suspicion: Tensor | None = None, *, calibrated: bool = True
 ) -> LabelDecisions:
     """Apply the last four lines of the rule. Without snapshots, suspicion is 1 − p_y."""
     confidence, label = p.max(1)
@@ -129,7 +130,7 @@ def correct_labels(
 def _posterior_of_refit(refit: LabelDistribution, given: Tensor, clean: CleanLabels) -> LabelDistribution:
     """Return q of p_F for the training rows and these clean rows; t is fitted again if p_F was fitted on more."""
     if (n := len(clean.true)) < len(refit.clean_p):
-        refit = calibrated_distribution(safe_log(refit.p), safe_log(refit.clean_p[:n]), clean.true, refit.epochs)
+        refit = calibrated_distribution(log_mean(refit.p, 1), safe_log(refit.clean_p[:n]), clean.true, refit.epochs)
         refit = refit._replace(is_refit=True)
     T = fit_transition_matrix(refit.p, given)
     q = posterior(refit.clean_p, clean.given, T)
@@ -160,7 +161,7 @@ def _posterior_if_consistent(
     return chosen._replace(p=posterior(chosen.p, given, mixed), uses_given=True)
 
 
-def _consistent_transition_matrix(gap: float | None, p: Tensor, given: Tensor) -> Tensor | None:
+def _consistent_transition_matrix(gap: float | None, p: ClassTable, given: Tensor) -> Tensor | None:
     """Return T if the confidence gap of p according to its posterior is close to `gap`, else None."""
     if gap is None:
         return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metalabelnet.core.top_classes import TopClasses, dense
 from metalabelnet.labels.correction import decide_labels
 
 if TYPE_CHECKING:
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data import Rows
     from metalabelnet.labels.correction import LabelDecisions
 
-MAX_CLASSES_IN_CSV = 50  # beyond, the CSV has the most likely classes only, and an .npy file has all probabilities
+MAX_CLASSES_IN_CSV = 50  # beyond, the CSV has the most likely classes only, and .npy files have the probabilities
 TOP_CLASSES_IN_CSV = 5
 ROWS_PER_CHUNK = 1 << 16  # rows formatted at a time
 
@@ -34,20 +37,20 @@ class LabelTable:
     ----------
     rows : Rows
         The samples with their given labels.
-    probabilities : Tensor
-        (N, C) probability of each class.
+    probabilities : Tensor or TopClasses
+        (N, C) probability of each class; of the most likely ones in runs with more than 128 classes.
     suspicion : Tensor, optional
         (N,) suspicion from the snapshots of the run. Default: 1 − the probability of the given label.
-    soft_labels : Tensor, optional
+    soft_labels : Tensor or TopClasses, optional
         (N, C) soft labels that the method trained the classifier on. They are not corrected labels.
     calibrated : bool, default True
         Whether the probabilities were calibrated on clean samples.
     """
 
     rows: Rows
-    probabilities: Tensor
+    probabilities: ClassTable
     suspicion: Tensor | None = None
-    soft_labels: Tensor | None = None
+    soft_labels: ClassTable | None = None
     calibrated: bool = True
 
     def decisions(self) -> LabelDecisions:
@@ -67,55 +70,87 @@ class LabelTable:
 
     def to_csv(self) -> str:
         """Return the table as CSV."""
+        return "".join(self.csv_chunks())
+
+    def csv_chunks(self) -> Iterator[str]:
+        """Iterate over the text of the CSV, many lines at a time."""
         lines = _Lines()
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(self.columns())
-        header = lines.pop()
-        writer.writerows(self._first_cells())
-        rows = zip(lines, self._formatted_numbers(), strict=True)
-        return "".join([header, *(f"{line[:-1]}{numbers}\n" for line, numbers in rows)])
+        yield lines.pop()
+        first_cells, numbers = self._first_cells(), self._formatted_numbers()
+        while cells := list(itertools.islice(first_cells, ROWS_PER_CHUNK)):
+            lines.clear()
+            writer.writerows(cells)
+            rows = zip(lines, itertools.islice(numbers, len(cells)), strict=True)
+            yield "".join(f"{line[:-1]}{row_numbers}\n" for line, row_numbers in rows)
 
     def _first_cells(self) -> Iterator[list[Any]]:
         """Iterate over the cells before those of `_formatted_numbers`."""
         names = [*self.rows.classes, ""]  # index −1, no label, is the empty string
-        p = self.probabilities.cpu().double().numpy()
+        has_top_classes = len(self.rows.classes) > MAX_CLASSES_IN_CSV
         decisions = self.decisions()
-        label, suspect, suspicion = (x.tolist() for x in (decisions.label, decisions.suspect, decisions.suspicion))
-        confidence = p[np.arange(len(p)), label].tolist()
-        given, true = self.rows.given.tolist(), self.rows.true.tolist()
-        for i, (index, name) in enumerate(zip(self.rows.index.tolist(), self.rows.ids, strict=True)):
-            row = [
-                index,
-                name,
-                names[given[i]],
-                names[label[i]],
-                f"{confidence[i]:.6f}",
-                int(suspect[i]),
-                "" if given[i] < 0 else f"{suspicion[i]:.6f}",
-                names[true[i]],
-            ]
-            if p.shape[1] > MAX_CLASSES_IN_CSV:
-                row += probability_cells(self.rows.classes, p[i])
-            yield row
+        for start in range(0, len(self.rows), ROWS_PER_CHUNK):
+            chunk = slice(start, start + ROWS_PER_CHUNK)
+            columns = (self.rows.index, self.rows.given, self.rows.true, *decisions)
+            index, given, true, label, confidence, suspicion, suspect = (x[chunk].tolist() for x in columns)
+            top = self._top_class_cells(chunk) if has_top_classes else itertools.repeat(())
+            for i, (name, top_cells) in enumerate(zip(self.rows.ids[chunk], top, strict=False)):
+                yield [
+                    index[i],
+                    name,
+                    names[given[i]],
+                    names[label[i]],
+                    f"{confidence[i]:.6f}",
+                    int(suspect[i]),
+                    "" if given[i] < 0 else f"{suspicion[i]:.6f}",
+                    names[true[i]],
+                    *top_cells,
+                ]
+
+    def _top_class_cells(self, chunk: slice) -> Iterator[list[str]]:
+        """Iterate over the cells of the most likely classes."""
+        values, classes = top_classes(self.probabilities[chunk], TOP_CLASSES_IN_CSV)
+        for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True):
+            pairs = zip(row_classes, row_values, strict=True)
+            yield [cell for c, value in pairs for cell in (self.rows.classes[c], f"{value:.6f}")]
 
     def _formatted_numbers(self) -> Iterator[str]:
         """Iterate over probabilities and soft labels of each row, a comma before each; empty for too many classes."""
         if len(self.rows.classes) > MAX_CLASSES_IN_CSV:
             yield from ("" for _ in range(len(self.rows)))
             return
-        tables = [table for table in (self.probabilities, self.soft_labels) if table is not None]
+        tables = [dense(table) for table in (self.probabilities, self.soft_labels) if table is not None]
         for start in range(0, len(self.rows), ROWS_PER_CHUNK):
             chunk = [table[start : start + ROWS_PER_CHUNK].cpu().double().numpy() for table in tables]
             yield from format_decimals(np.concatenate(chunk, 1))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the probabilities and soft labels that are too wide for the CSV, by file name."""
+        """Return the probabilities and soft labels that are too wide for the CSV, by file name.
+
+        Of sparse rows, a second array has the classes of the columns of each row.
+        """
         if len(self.rows.classes) <= MAX_CLASSES_IN_CSV:
             return {}
-        files = {"labels.npy": self.probabilities.cpu().float().numpy()}
-        return (
-            files if self.soft_labels is None else files | {"soft_labels.npy": self.soft_labels.cpu().float().numpy()}
-        )
+        files: dict[str, np.ndarray] = {}
+        for name, table in (("labels", self.probabilities), ("soft_labels", self.soft_labels)):
+            if isinstance(table, TopClasses):
+                values, classes = top_classes(table, table.values.shape[1])
+                files |= {f"{name}.npy": values.astype(np.float32), f"{name}_classes.npy": classes.astype(np.int32)}
+            elif table is not None:
+                files[f"{name}.npy"] = table.cpu().float().numpy()
+        return files
+
+
+def top_classes(table: ClassTable, k: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the k largest values of each row, the lower class first among equals, and their classes."""
+    if isinstance(table, TopClasses):
+        values, classes = table.values.cpu().double().numpy(), table.classes.cpu().long().numpy()
+    else:
+        values = table.cpu().double().numpy()
+        classes = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    order = np.lexsort((classes, -values))[:, :k]
+    return np.take_along_axis(values, order, 1), np.take_along_axis(classes, order, 1)
 
 
 class _Lines(list[str]):

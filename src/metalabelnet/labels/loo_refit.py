@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.core.loo_ridge import RidgeMoments
+from metalabelnet.core.top_classes import LogitChunks
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.errors import InputError
@@ -30,7 +31,7 @@ MAX_FEATURES = 4096  # width of the last layer; the fit holds a matrix of this s
 MAX_CACHED_FEATURE_VALUES = 1 << 26  # rows × features; beyond, features are computed twice instead of stored
 
 
-def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tensor, Tensor] | None:
+def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[LogitChunks, Tensor] | None:
     """Return LOO logits of the training rows, and logits of clean rows, which are not part of the fit.
 
     Return None where the network has no last linear layer, where that layer is too wide, and for methods that do not
@@ -65,5 +66,5 @@ def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Tens
     for v, y in labeled_features():
         moments.add(v, y)
     head = moments.fit()
-    train_logits = torch.cat([head.logits(v, y) for v, y in labeled_features()])
+    train_logits = LogitChunks(lambda: (head.logits(v, y) for v, y in labeled_features()), train.given)
     return train_logits, torch.cat([head.logits(v) for rows in clean for v in features(rows.x)])

@@ -11,6 +11,7 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.data.disk_tensor import chunks
 
 if TYPE_CHECKING:
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.engine import Engine
     from metalabelnet.methods import Method
@@ -25,6 +26,13 @@ def accuracy_and_loss(logits: Tensor, true: Tensor) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy of logits on the true labels."""
     accuracy = 100 * (logits.argmax(1) == true).double().mean()
     return float(accuracy), float(cross_entropy(logits.double(), true).mean())
+
+
+def top_accuracy(logits: Tensor, true: Tensor, k: int = 5) -> float | None:
+    """Return how often the true class is among the k most likely ones; None for k classes or fewer."""
+    if logits.shape[1] <= k:
+        return None
+    return float(100 * (logits.topk(k, dim=1).indices == true[:, None]).any(1).double().mean())
 
 
 def class_accuracy(predicted: Tensor, true: Tensor, classes: tuple[str, ...]) -> dict[str, float | None]:
@@ -42,7 +50,7 @@ def macro_f1(predicted: Tensor, true: Tensor, classes: int) -> float:
     return float(100 * (2 * hits / (rows + columns).clamp_min(1))[present].mean())
 
 
-def expected_calibration_error(probabilities: Tensor, true: Tensor, bins: int = 15) -> float:
+def expected_calibration_error(probabilities: ClassTable, true: Tensor, bins: int = 15) -> float:
     """Return the expected calibration error: |confidence − accuracy|, averaged over equal-width confidence bins."""
     confidence, predicted = probabilities.double().max(1)
     correct = (predicted == true).double()

@@ -14,12 +14,23 @@ from torch.nn import functional
 from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
 from metalabelnet.core.posterior import clean_confidence_gap, fit_transition_matrix, posterior
 from metalabelnet.core.state_check import check_float, check_int, check_keys, check_tensor
+from metalabelnet.core.top_classes import (
+    ClassTable,
+    LogitChunks,
+    TopClasses,
+    add_probabilities,
+    check_table,
+    table_from_state,
+    table_state,
+    value_at,
+)
+from metalabelnet.data.disk_tensor import chunks, return_freed_memory
 from metalabelnet.errors import InputError
 from metalabelnet.labels.loo_refit import loo_logits
 from metalabelnet.labels.metrics import predict_logits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -38,14 +49,21 @@ MAX_GAP_STANDARD_ERROR = 0.01  # largest standard error with which clean samples
 CORRELATED_CLEAN_SAMPLES = 10  # clean samples that count as one independent sample in suspicion
 
 
-def given_probability(p: Tensor, given: Tensor) -> Tensor:
+def given_probability(p: ClassTable, given: Tensor) -> Tensor:
     """Return p_y of each sample; of class 0 where there is no given label."""
-    return p.gather(1, given.clamp_min(0)[:, None])[:, 0]
+    return value_at(p, given)
 
 
 def safe_log(p: Tensor) -> Tensor:
     """Return log p, finite where p is 0."""
     return p.clamp_min(MIN_PROBABILITY).log()
+
+
+def log_mean(total: ClassTable, count: int) -> ClassTable:
+    """Return the logarithm of a sum of probabilities divided by their number."""
+    if isinstance(total, TopClasses):
+        return total.with_values(safe_log(total.values / count), safe_log(total.rest / count))
+    return safe_log(total / count)
 
 
 def clean_rows(method: Method, problem: Problem, epoch: int | None = None) -> tuple[Rows, ...]:
@@ -91,32 +109,47 @@ def clean_labels(method: Method, problem: Problem, epoch: int | None = None) -> 
     return CleanLabels(torch.cat([rows.true for rows in parts]), torch.cat([rows.given for rows in parts]))
 
 
-class SnapshotLogits(NamedTuple):
-    """Logits of one epoch: of the training rows and of the rows of `clean_rows`, with the latter's true classes."""
+class SnapshotPredictions(NamedTuple):
+    """Predictions of one epoch.
 
-    train: Tensor
+    train  probabilities of the training rows
+    clean  logits of the rows of `clean_rows`
+    true   their true classes
+    """
+
+    train: ClassTable
     clean: Tensor
     true: Tensor
 
 
-def snapshot_logits(
+def snapshot_predictions(
     method: Method, problem: Problem, predictor: Method | Engine | None = None, validation: Tensor | None = None
-) -> SnapshotLogits:
+) -> SnapshotPredictions:
     """Predict the training rows and the clean rows that can be evaluated in every epoch.
 
     predictor   computes the logits; the method itself by default
     validation  logits of the validation rows, where they are computed already
     """
     predictor = method if predictor is None else predictor
+    clean, true = clean_logits(method, problem, predictor, validation)
+    return SnapshotPredictions(predict_chunks(predictor, problem.train).softmax(1.0), clean, true)
+
+
+def clean_logits(
+    method: Method, problem: Problem, predictor: Method | Engine, validation: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the logits of `clean_rows` and their true classes."""
     parts = clean_rows(method, problem)
     if validation is None:
         validation = predict_logits(predictor, problem.validation.x)
     others = [predict_logits(predictor, rows.x) for rows in parts[1:]]
-    return SnapshotLogits(
-        train=predict_logits(predictor, problem.train.x),
-        clean=torch.cat([validation, *others]),
-        true=torch.cat([rows.true for rows in parts]),
-    )
+    return torch.cat([validation, *others]), torch.cat([rows.true for rows in parts])
+
+
+def predict_chunks(predictor: Method | Engine, rows: Rows) -> LogitChunks:
+    """Return the classifier's logits for all rows, computed when they are needed."""
+    return_freed_memory()  # of the chunks, which are large for many classes
+    return LogitChunks(lambda: map(predictor.logits, chunks(rows.x)), rows.given)
 
 
 def is_lower(losses: Tensor, than: Tensor, standard_errors: float = STANDARD_ERRORS_IF_MEMORIZED) -> bool:
@@ -131,7 +164,7 @@ def suspicion_scale(n: int) -> float:
     return max(math.sqrt(n), n / CORRELATED_CLEAN_SAMPLES)
 
 
-def expected_given_accuracy(p: Tensor, given: Tensor) -> float:
+def expected_given_accuracy(p: ClassTable, given: Tensor) -> float:
     """Return the share of given labels that are correct by q: the mean of q_y. `p` must not depend on `given`."""
     labeled = given >= 0
     p, given = p[labeled], given[labeled]
@@ -140,7 +173,7 @@ def expected_given_accuracy(p: Tensor, given: Tensor) -> float:
     return float(given_probability(posterior(p, given, fit_transition_matrix(p, given)), given).double().mean())
 
 
-def is_memorized(p: Tensor, given: Tensor, given_accuracy: float) -> bool:
+def is_memorized(p: ClassTable, given: Tensor, given_accuracy: float) -> bool:
     """Return whether p agrees with more given labels than are correct."""
     labeled = given >= 0
     return float((p.argmax(1) == given)[labeled].double().mean()) > given_accuracy
@@ -158,7 +191,7 @@ class LabelDistribution(NamedTuple):
     uses_given   whether it is q, which uses the given labels
     """
 
-    p: Tensor
+    p: ClassTable
     epochs: tuple[int, int]
     temperature: float
     clean_p: Tensor
@@ -178,15 +211,26 @@ class LabelDistribution(NamedTuple):
         }
 
 
-def calibrated_distribution(train: Tensor, clean: Tensor, true: Tensor, epochs: tuple[int, int]) -> LabelDistribution:
+def calibrated_distribution(
+    train: ClassTable | LogitChunks,
+    clean: Tensor,
+    true: Tensor,
+    epochs: tuple[int, int],
+    dtype: torch.dtype | None = None,
+) -> LabelDistribution:
     """Return the distribution of training rows, with the temperature fitted on clean rows.
 
     train, clean  logits or log-probabilities
     true          classes of the clean rows
+    dtype         dtype of the probabilities of the training rows; None: that of the logits
     """
     t, _ = fit_temperature(clean, true)
     losses = functional.cross_entropy(clean.double() / t, true, reduction="none")
-    return LabelDistribution(softmax_at_temperature(train, t), epochs, t, softmax_at_temperature(clean, t), losses)
+    if isinstance(train, LogitChunks):
+        p = train.softmax(t, dtype)
+    else:
+        p = train.softmax(t) if isinstance(train, TopClasses) else softmax_at_temperature(train, t)
+    return LabelDistribution(p, epochs, t, softmax_at_temperature(clean, t), losses)
 
 
 class Snapshots:
@@ -198,7 +242,7 @@ class Snapshots:
 
     def __init__(self, snapshots: int, epochs: int) -> None:
         self.snapshots, self.epochs = min(snapshots, epochs), epochs
-        self.train_sum: Tensor | None = None  # of the probabilities of the training rows
+        self.train_sum: ClassTable | None = None  # of the probabilities of the training rows
         self.clean_sum: Tensor | None = None  # and of the clean rows
         self.count = 0
         self.best: LabelDistribution | None = None
@@ -212,17 +256,19 @@ class Snapshots:
         """Return whether this epoch takes a snapshot."""
         return (epoch + 1) * self.snapshots // self.epochs > epoch * self.snapshots // self.epochs
 
-    def add_epoch(self, method: Method, problem: Problem, epoch: int, logits: SnapshotLogits | None = None) -> None:
-        """Add an epoch to the means. Its logits are computed unless they are passed."""
-        logits = snapshot_logits(method, problem) if logits is None else logits
+    def add_epoch(self, method: Method, problem: Problem, epoch: int, found: SnapshotPredictions | None = None) -> None:
+        """Add an epoch to the means. Its predictions are computed unless they are passed."""
+        found = snapshot_predictions(method, problem) if found is None else found
         if self.count == 0:
-            self._add_refit(method, problem, logits.true, epoch)
-        train, clean = logits.train.softmax(1), logits.clean.softmax(1)
-        self.train_sum = train if self.train_sum is None else self.train_sum + train
+            self._add_refit(method, problem, found.true, epoch)
+        train, clean = found.train, found.clean.softmax(1)
+        self.train_sum = (
+            train if self.train_sum is None else add_probabilities(self.train_sum, train, problem.train.given)
+        )
         self.clean_sum = clean if self.clean_sum is None else self.clean_sum + clean
         self.count += 1
         mean = calibrated_distribution(
-            safe_log(self.train_sum / self.count), safe_log(self.clean_sum / self.count), logits.true, (0, epoch)
+            log_mean(self.train_sum, self.count), safe_log(self.clean_sum / self.count), found.true, (0, epoch)
         )
         self.add_given_probability(given_probability(mean.p, problem.train.given), mean.losses)
         if self.best is None or self.is_better(mean, self.best, problem.train.given):
@@ -242,8 +288,8 @@ class Snapshots:
         train, clean = logits
 
         def refit(true: Tensor) -> LabelDistribution:
-            distribution = calibrated_distribution(train, clean[: len(true)], true, (epoch, epoch))
-            return distribution._replace(p=distribution.p.to(method.task.dtype), is_refit=True)
+            found = calibrated_distribution(train, clean[: len(true)], true, (epoch, epoch), method.task.dtype)
+            return found._replace(is_refit=True)
 
         labels = clean_labels(method, problem, epoch)
         has_more_rows = len(labels.true) > len(true)
@@ -270,10 +316,12 @@ class Snapshots:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        state = {name: getattr(self, name) for name in _STATE}
+        state = {name: table_state(getattr(self, name)) for name in _STATE}
         for name in _DISTRIBUTIONS:
             distribution = getattr(self, name)
-            state[name] = None if distribution is None else distribution._asdict()
+            if distribution is not None:
+                distribution = distribution._asdict() | {"p": table_state(distribution.p)}
+            state[name] = distribution
         return state
 
     def check_state(self, state: Any, method: Method, problem: Problem) -> None:
@@ -282,10 +330,14 @@ class Snapshots:
         check_int(state["count"], 0, self.snapshots, "snapshots.count")
         rows, classes = len(problem.train), len(problem.train.classes)
         clean = sum(len(part) for part in clean_rows(method, problem))
-        expected = {"train_sum": (rows, classes), "clean_sum": (clean, classes), "log_given_sum": (rows,)}
-        for name, shape in expected.items():
+        checks: dict[str, Callable[[Any, str], None]] = {
+            "train_sum": lambda value, what: check_table(value, (rows, classes), what),
+            "clean_sum": lambda value, what: check_tensor(value, (clean, classes), None, what),
+            "log_given_sum": lambda value, what: check_tensor(value, (rows,), None, what),
+        }
+        for name, check in checks.items():
             if state["count"] or (name == "log_given_sum" and state[name] is not None):
-                check_tensor(state[name], shape, None, f"snapshots.{name}")
+                check(state[name], f"snapshots.{name}")
             elif state[name] is not None:
                 raise InputError(f"snapshots.{name} is set, but no epoch has taken a snapshot")
         for name in ("min_loss", "weight_sum", *(("given_accuracy",) if state["given_accuracy"] is not None else ())):
@@ -302,15 +354,18 @@ class Snapshots:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint."""
         for name in _STATE:
-            setattr(self, name, state[name])
+            setattr(self, name, table_from_state(state[name]))
         for name in _DISTRIBUTIONS:
-            setattr(self, name, None if state[name] is None else LabelDistribution(**state[name]))
+            fields = state[name]
+            if fields is not None:
+                fields = LabelDistribution(**fields | {"p": table_from_state(fields["p"])})
+            setattr(self, name, fields)
 
 
 def _check_distribution(state: Any, rows: int, classes: int, epochs: int, what: str) -> None:
     """Raise InputError for a state that is not that of a `LabelDistribution`."""
     check_keys(state, LabelDistribution._fields, what)
-    check_tensor(state["p"], (rows, classes), None, f"{what}.p")
+    check_table(state["p"], (rows, classes), f"{what}.p")
     clean = len(state["losses"]) if isinstance(state["losses"], torch.Tensor) and state["losses"].ndim else 0
     check_tensor(state["losses"], (clean,), None, f"{what}.losses")
     check_tensor(state["clean_p"], (clean, classes), None, f"{what}.clean_p")

@@ -14,6 +14,7 @@ from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.core.label_net import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
+from metalabelnet.core.top_classes import concat, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.methods.method import Method, Task
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
 
@@ -100,11 +102,15 @@ class LabelNetMethod(Method):
         return self.phase2.step(batch.x, batch.clean_x, batch.clean_y, seed=batch.seed, soft_loss=soft_loss)
 
     @torch.no_grad()
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.phase2 is None:
             return None
-        return torch.cat([predict(self.phase2.m, v).exp() for v in self._train_features()])
+        tables, start = [], 0
+        for v in self._train_features():
+            tables.append(top_probabilities(predict(self.phase2.m, v).exp(), self.task.train.given[start:][: len(v)]))
+            start += len(v)
+        return concat(tables)
 
     def _train_features(self) -> Iterable[Tensor]:
         """Return g(x) of the training rows in chunks, cached if the samples themselves are in memory.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.core.algorithm import SoftLoss
     from metalabelnet.core.forward_pass import Theta
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch, Views
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.recipe import LossFunction, Recipe
@@ -316,7 +317,7 @@ class Method(ABC):
         """Return a network trained on the given labels, whose penultimate features are used to check labels."""
         return self.net
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the soft labels of all training rows, (N, classes), or None if the method has none (yet)."""
         return None
 

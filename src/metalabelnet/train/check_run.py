@@ -21,6 +21,7 @@ from metalabelnet.run_options import (
     DATA_FORMATS,
     DTYPES,
     EXECUTIONS,
+    IMAGE_BENCHMARKS,
     KERNELS,
     LR_SCHEDULES,
     ON_ERROR,
@@ -80,6 +81,9 @@ def _check_read_options(run: Run) -> None:
     names = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
     if run.data_format != "memory":
         names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
+    if run.data in IMAGE_BENCHMARKS:
+        names = [name for name in names if name not in ("image_size", "on_error", "memory_limit")]
+    names = [name for name in names if name != "split"]
     if names and not run.is_folder_or_table:
         name = names[0].replace("_", "-")
         raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")

@@ -52,6 +52,9 @@ SUMMARY: Fields = {
 SAMPLES: Fields = {"train": int, "clean": int, "validation": int, "test": int}  # of summary.json
 OPTIONAL_SUMMARY: Fields = {
     "noise_rate": float | None,
+    "test_top5_accuracy": float | None,
+    "second_test_accuracy": float | None,
+    "second_test_top5_accuracy": float | None,
     "clean_macro_f1": float | None,
     "clean_ece": float | None,
     "clean_class_accuracy": dict[str, float | None] | None,

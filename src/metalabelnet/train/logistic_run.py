@@ -93,7 +93,7 @@ class LogisticRun:
             self.run,
             problem,
             labels,
-            train_logits=predict_logits(self.method, problem.train.x),
+            train_predicted=predict_logits(self.method, problem.train.x).argmax(1),
             validation_logits=clean_logits,
             test_logits=test,
             temperature=temperature,

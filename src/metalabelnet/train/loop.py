@@ -13,6 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.state_check import check_float, check_int, check_keys, check_same_form, check_tensor
+from metalabelnet.core.top_classes import (
+    ClassTable,
+    check_table,
+    mean_abs_difference,
+    table_from_state,
+    table_state,
+    top_probabilities,
+)
 from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark, wait_for_device, without_cudnn_benchmark
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
@@ -20,11 +28,13 @@ from metalabelnet.labels.correction import correct_labels
 from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
 from metalabelnet.labels.snapshots import (
-    SnapshotLogits,
+    SnapshotPredictions,
     Snapshots,
     calibrated_distribution,
     clean_labels,
-    snapshot_logits,
+    clean_logits,
+    predict_chunks,
+    snapshot_predictions,
 )
 from metalabelnet.methods import LogisticMethod
 from metalabelnet.train import checkpoint, json_files
@@ -72,13 +82,13 @@ class EpochOutputs:
 
     validation, test  logits of the validation rows, and of the test rows if there are any
     soft_labels       soft labels of the training rows, if the method has them
-    snapshot          logits for the label snapshots, if the epoch takes one
+    snapshot          predictions for the label snapshots, if the epoch takes one
     """
 
     validation: Tensor
     test: Tensor | None
-    soft_labels: Tensor | None
-    snapshot: SnapshotLogits | None
+    soft_labels: ClassTable | None
+    snapshot: SnapshotPredictions | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +300,7 @@ class TrainingLoop:
         self.losses = torch.zeros(0)
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None  # the selected epoch so far
-        self.soft_labels: Tensor | None = None
+        self.soft_labels: ClassTable | None = None
         self.snapshots = Snapshots(run.snapshots, self.method.epochs)
         self.seconds = 0.0
         self.saved_at = ""
@@ -354,8 +364,8 @@ class TrainingLoop:
         return EpochOutputs(
             validation=validation,
             test=predict_logits(engine, problem.test.x) if len(problem.test) else None,
-            soft_labels=soft_labels,
-            snapshot=snapshot_logits(self.method, problem, engine, validation)
+            soft_labels=None if soft_labels is None else top_probabilities(soft_labels, problem.train.given),
+            snapshot=snapshot_predictions(self.method, problem, engine, validation)
             if self.snapshots.is_due(self.epoch)
             else None,
         )
@@ -378,7 +388,7 @@ class TrainingLoop:
         }
         soft_labels = outputs.soft_labels
         if soft_labels is not None and self.soft_labels is not None:
-            change = (soft_labels - self.soft_labels).abs().double().mean(1)
+            change = mean_abs_difference(soft_labels, self.soft_labels)
             metrics |= {"label_change": float(change.mean()), "label_change_std": float(change.std())}
         self.soft_labels = soft_labels
         self.history.append(metrics | {"seconds": round(self.seconds, 3)})
@@ -435,8 +445,8 @@ class TrainingLoop:
                 "step": self.step,
                 "losses": self.losses,
                 "history": self.history,
-                "best": self.best,
-                "soft_labels": self.soft_labels,
+                "best": self.best and self.best | {"soft_labels": table_state(self.best["soft_labels"])},
+                "soft_labels": table_state(self.soft_labels),
                 "snapshots": self.snapshots.state(),
                 "seconds": self.seconds,
             },
@@ -462,8 +472,10 @@ class TrainingLoop:
                 f"{file} is no checkpoint of this run ({reason}): remove {file.parent} to train from the start"
             ) from error
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
-        self.losses, self.soft_labels = state["losses"], state["soft_labels"]
+        self.losses, self.soft_labels = state["losses"], table_from_state(state["soft_labels"])
         self.history, self.best = state["history"], state["best"]
+        if self.best is not None:
+            self.best["soft_labels"] = table_from_state(self.best["soft_labels"])
         self.snapshots.load_state(state["snapshots"])
         if file != self.files.checkpoint:  # the next checkpoint must keep this one, not a damaged one
             file.replace(self.files.checkpoint)
@@ -496,7 +508,7 @@ class TrainingLoop:
             soft_labels.append(("best.soft_labels", best["soft_labels"]))
         for name, value in soft_labels:
             if value is not None:
-                check_tensor(value, (len(self.problem.train), len(self.problem.train.classes)), None, name)
+                check_table(value, (len(self.problem.train), len(self.problem.train.classes)), name)
         self.snapshots.check_state(state["snapshots"], self.method, self.problem)
 
     @without_cudnn_benchmark()
@@ -505,10 +517,11 @@ class TrainingLoop:
         assert self.best is not None
         self.method.load_model_state_dict(self.best["model"])
         problem, epoch = self.problem, self.best["epoch"]
-        logits = snapshot_logits(self.method, problem)
-        validation = logits.clean[: len(problem.validation)]
+        clean_rows_logits, true = clean_logits(self.method, problem, self.method)
+        validation = clean_rows_logits[: len(problem.validation)]
         test = predict_logits(self.method, problem.test.x) if len(problem.test) else None
-        selected = calibrated_distribution(logits.train, logits.clean, logits.true, (epoch, epoch))
+        train = predict_chunks(self.method, problem.train)
+        selected = calibrated_distribution(train, clean_rows_logits, true, (epoch, epoch))
         # Epoch 0: all clean rows that any snapshot was evaluated on.
         clean = clean_labels(self.method, problem, epoch=0) if problem.has_clean_set else None
         corrected, suspicion = correct_labels(self.snapshots, selected, problem.train.given, clean)
@@ -524,9 +537,12 @@ class TrainingLoop:
             self.run,
             problem,
             labels,
-            train_logits=logits.train,
+            train_predicted=selected.p.argmax(1),
             validation_logits=validation,
             test_logits=test,
+            second_test_logits=None
+            if problem.second_test is None
+            else predict_logits(self.method, problem.second_test.x),
             temperature=selected.temperature,
             epochs=self.method.epochs,
             best=self.best,
@@ -536,7 +552,7 @@ class TrainingLoop:
         if self.files is not None:
             self.files.write_model(self.best["model"])
             self.files.write_json("calibration.json", calibration)
-            self.files.write("labels.csv", labels.to_csv())
+            self.files.write("labels.csv", labels.csv_chunks())
             for name, array in labels.arrays().items():
                 self.files.write_array(name, array)
             part, part_logits = ("validation", validation) if test is None else ("test", test)

@@ -112,6 +112,7 @@ def prepare(
         clean=clean,
         validation=validation,
         test=split.test.to(device),
+        second_test=None if data.second_test is None else data.second_test.to(device),
         holds_out=run.protocol == "default",
         noise_rate=actual_noise_rate(train.true, train.given),
         encoder_config=data.encoder_config,
@@ -196,6 +197,7 @@ def _draws_clean_from_noisy(run: Run, data: DataSet, train: Rows) -> bool:
 def _given_labels_of_clean(run: Run, data: DataSet, clean_set: Rows) -> Tensor:
     """Return the given label of each clean row, or −1. With it, clean rows show how many given labels are wrong."""
     has_given_labels = run.is_folder_or_table or data.clean_labels is not None or data.clean is None
-    if has_given_labels and run.split == "general" and Noise.parse(run.noise).kind == "none":
+    has_given_labels = data.is_split or (has_given_labels and run.split == "general")
+    if has_given_labels and Noise.parse(run.noise).kind == "none":
         return clean_set.given
     return torch.full_like(clean_set.given, UNLABELED)

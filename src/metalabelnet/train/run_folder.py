@@ -6,8 +6,9 @@ summary.json       the result; written last, so a folder that has it is finished
 model.safetensors  weights of the selected epoch
 calibration.json   temperature of the model, and provenance of the corrected labels
 labels.csv         given label, corrected label, confidence, suspicion and probabilities of each training sample
-labels.npy         probabilities of all classes, if there are too many for labels.csv
+labels.npy         probabilities of the classes, if there are too many for labels.csv
 soft_labels.npy    soft labels of the method, if there are too many classes for labels.csv
+*_classes.npy      the classes of their columns, of each row, if they have the most likely classes only
 confusion.json     nonzero cells of the confusion matrix, on the test rows or else the validation rows
 encoder.json       configuration of the encoder that turned samples into tensors, for folders and tables
 digests.json       SHA-256 of every other file; files are checked against it when they are read
@@ -29,7 +30,7 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
 
-from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_atomically
+from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_chunks_atomically
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.run_options import RunOptions
@@ -38,7 +39,7 @@ from metalabelnet.train.folder_checks import all_settings, check_outside_data
 from metalabelnet.train.folder_lock import check_no_link, lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 FILES = frozenset(
     (
         *("run.json", "metrics.jsonl", "summary.json", "model.safetensors", "calibration.json", "labels.csv"),
-        *("labels.npy", "soft_labels.npy", "confusion.json", "encoder.json", "digests.json"),
+        *("labels.npy", "soft_labels.npy", "labels_classes.npy", "soft_labels_classes.npy"),
+        *("confusion.json", "encoder.json", "digests.json"),
     )
 )
 DIGEST_CHUNK_BYTES = 1 << 20
@@ -376,33 +378,41 @@ class RunFolder:
 
     def write_metrics(self, history: list[dict[str, Any]], *, sync: bool = True) -> None:
         """Write metrics.jsonl as a whole: after a resume it must not have epochs past the checkpoint."""
-        self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode(), sync=sync)
+        text = "".join(json.dumps(line) + "\n" for line in history)
+        self._write_chunks("metrics.jsonl", (text.encode(),), sync=sync)
 
     def write_model(self, tensors: dict[str, Tensor]) -> None:
         """Write model.safetensors."""
         from safetensors.torch import save
 
-        self._write("model.safetensors", save({k: t.contiguous().cpu() for k, t in tensors.items()}))
+        self._write_chunks("model.safetensors", (save({k: t.contiguous().cpu() for k, t in tensors.items()}),))
 
     def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write an .npy file."""
         import numpy as np
 
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        self._write(name, buffer.getbuffer())
+        array, header = np.ascontiguousarray(array), io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+        self._write_chunks(name, (header.getvalue(), array.data))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write an indented JSON file."""
         self.write(name, to_json(content))
 
-    def write(self, name: str, text: str) -> None:
-        """Write a text file atomically."""
-        self._write(name, text.encode())
+    def write(self, name: str, text: str | Iterator[str]) -> None:
+        """Write a text file atomically: a text, or chunks of one that are made one at a time."""
+        self._write_chunks(name, (text.encode(),) if isinstance(text, str) else map(str.encode, text))
 
-    def _write(self, name: str, content: bytes | memoryview, *, sync: bool = True) -> None:
-        write_atomically(self.path / name, content, sync=sync)
-        self._written[name] = hashlib.sha256(content).hexdigest()
+    def _write_chunks(self, name: str, chunks: Iterable[bytes | memoryview], *, sync: bool = True) -> None:
+        digest = hashlib.sha256()
+
+        def digested() -> Iterator[bytes | memoryview]:
+            for chunk in chunks:
+                digest.update(chunk)
+                yield chunk
+
+        write_chunks_atomically(self.path / name, digested(), sync=sync)
+        self._written[name] = digest.hexdigest()
 
     def write_executed(self, executed: dict[str, Any]) -> None:
         """Add to run.json how steps were executed (see `Engine.executed`); fallbacks before a resume stay listed."""

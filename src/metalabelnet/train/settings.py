@@ -35,8 +35,8 @@ class Run(RunOptions):
     Parameters
     ----------
     data : str, default "digits"
-        Name of a data set (digits, fashion-mnist, cifar10, cifar100), or path of a folder of images, a table (.csv,
-        .tsv, .parquet) or an .npz file.
+        Name of a data set (a key of `metalabelnet.data.DATASETS`), or path of a folder of images, a table (.csv, .tsv,
+        .parquet) or an .npz file.
     data_format : {"auto", "benchmark", "folder", "table", "npz", "memory"}, default "auto"
         What `data` is. "auto" is replaced by one of the others when the run is created.
     data_dir : str, optional
@@ -113,7 +113,7 @@ class Run(RunOptions):
     order : {"shuffled", "given"}, default "shuffled"
         Order of the training samples.
     augment : str, default "none"
-        Augmentation of the training images: none, crop, flip-crop.
+        Augmentation of the training images: none, flip, crop, flip-crop.
     snapshots : int, default 30
         Number of epochs, evenly spaced, whose predictions enter the label table; 0: only the selected epoch.
     seed : int, default 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.labels.clean_noise import count_clean_noise
-from metalabelnet.labels.metrics import class_accuracy, expected_calibration_error, macro_f1
+from metalabelnet.labels.metrics import class_accuracy, expected_calibration_error, macro_f1, top_accuracy
 from metalabelnet.labels.quality import label_quality
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ def summarize(
     problem: Problem,
     labels: LabelTable,
     *,
-    train_logits: Tensor,
+    train_predicted: Tensor,
     validation_logits: Tensor,
     test_logits: Tensor | None,
+    second_test_logits: Tensor | None = None,
     temperature: float,
     epochs: int,
     best: Mapping[str, Any],
@@ -39,14 +40,15 @@ def summarize(
 
     `label_accuracy` is the accuracy of the classifier on the training rows, `right_after` that of the corrected labels.
 
-    *_logits     logits of the selected epoch; None without test rows
+    train_predicted  classes of the training rows predicted in the selected epoch
+    *_logits     logits of the selected epoch; None without such rows
     temperature  fitted on clean rows
     epochs       epochs that the method has trained
     best         the selected epoch: its number and validation accuracy
     history      metrics of each epoch
     """
     has_truth = problem.train.true >= 0
-    correct = train_logits.argmax(1) == problem.train.true
+    correct = train_predicted == problem.train.true
     summary: dict[str, Any] = {
         "method": run.method,
         "dataset": run.data,
@@ -59,6 +61,7 @@ def summarize(
         **_validation_metrics(validation_logits, problem.validation),
         "test_accuracy": None,
         "test_accuracy_last": history[-1]["test_accuracy"],
+        "test_top5_accuracy": None,
         "macro_f1": None,
         "ece": None,
         "ece_calibrated": None,
@@ -74,6 +77,10 @@ def summarize(
     }
     if test_logits is not None:
         summary |= _test_metrics(test_logits, problem.test, temperature)
+    if second_test_logits is not None and problem.second_test is not None:
+        true = problem.second_test.true
+        summary["second_test_accuracy"] = float(100 * (second_test_logits.argmax(1) == true).double().mean())
+        summary["second_test_top5_accuracy"] = top_accuracy(second_test_logits, true)
     return summary
 
 
@@ -97,6 +104,7 @@ def _test_metrics(logits: Tensor, rows: Rows, temperature: float) -> dict[str, A
     predicted = p.argmax(1)
     return {
         "test_accuracy": float(100 * (predicted == rows.true).double().mean()),
+        "test_top5_accuracy": top_accuracy(logits, rows.true),
         "macro_f1": macro_f1(predicted, rows.true, len(rows.classes)),
         "ece": expected_calibration_error(p, rows.true),
         "ece_calibrated": expected_calibration_error(softmax_at_temperature(logits, temperature), rows.true),

@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from metalabelnet.cli.console import Console
-from metalabelnet.data import DATASETS
+from metalabelnet.data import DATASETS, data_folder
+from metalabelnet.data.benchmarks.download import FOLDER_VARIABLE
 from metalabelnet.errors import unknown_name_error
 from metalabelnet.methods import METHODS
 from metalabelnet.noise import NOISE_KINDS
@@ -44,11 +45,21 @@ def _choices(method: type[Method], name: str) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def datasets(_args: argparse.Namespace) -> None:
-    """List the data sets."""
-    Console().table(
-        ["data set", "description", "reference"], [[n, s.summary, s.reference] for n, s in DATASETS.items()]
-    )
+def datasets(args: argparse.Namespace) -> None:
+    """List the data sets, or where to get one and how its folder must look."""
+    console = Console()
+    if args.name is None:
+        rows = [[name, data.summary, data.reference] for name, data in DATASETS.items()]
+        console.table(["data set", "description", "reference"], rows)
+        return
+    if args.name not in DATASETS:
+        raise unknown_name_error("data set", args.name, DATASETS)
+    data = DATASETS[args.name]
+    console.print(f"{args.name}: {data.summary} ({data.reference})")
+    console.print(f"Source: {data.source}")
+    console.print(f"Files, in the folder of --data-dir or ${FOLDER_VARIABLE} (now {data_folder()}):")
+    for line in data.layout.strip("\n").splitlines():
+        console.print(line)
 
 
 def noises(_args: argparse.Namespace) -> None:

@@ -32,6 +32,7 @@ EXIF_ROTATED = (5, 6, 7, 8)  # orientations that exchange width and height
 SIDES = (8, 16, 28, 32, 48, 64)  # pixels
 EXTERNAL_NET_SIDE = 224  # pixels, for networks of timm and torchvision
 MAX_THREADS = 16
+MAX_SIDE = 9459  # pixels; the square of it is less than `MAX_PIXELS`
 
 
 class ImageEncoder(Encoder):
@@ -43,23 +44,36 @@ class ImageEncoder(Encoder):
         (channels, height, width).
     column : str or None
         The table column of the paths; None if images come from a folder.
+    resize : int or None
+        Side in pixels of the square that images are resized to before its center is cropped to the shape; None: they
+        are resized to the shape.
     """
 
     kind = "image"
     dtype = torch.uint8
 
-    def __init__(self, shape: tuple[int, ...], column: str | None) -> None:
-        self.shape = shape
+    def __init__(self, shape: tuple[int, ...], column: str | None, resize: int | None = None) -> None:
+        self.shape, self.resize = shape, resize
         self.columns = [] if column is None else [column]
 
     def encode(self, items: Sequence[Path]) -> Iterator[Tensor | str]:
         """Yield the pixels of each image, decoded in threads."""
-        for result in map_in_threads(lambda path: decode(path, self.shape), items):
+        for result in map_in_threads(self._decode, items):
             yield describe_error(result) if isinstance(result, Exception) else result
 
+    def _decode(self, path: Path) -> Tensor:
+        channels, height, width = self.shape
+        if self.resize is None:
+            return decode(path, self.shape)
+        top, left = (self.resize - height) // 2, (self.resize - width) // 2
+        image = decode(path, (channels, self.resize, self.resize))
+        return image[:, top : top + height, left : left + width].contiguous()
+
     def to_json(self) -> dict[str, Any]:
-        """Return the shape and the column of the paths."""
-        return {"kind": self.kind, "shape": self.shape, "column": self.columns[0] if self.columns else None}
+        """Return the shape, the column of the paths, and the size before the crop if there is one."""
+        column = self.columns[0] if self.columns else None
+        config: dict[str, Any] = {"kind": self.kind, "shape": self.shape, "column": column}
+        return config if self.resize is None else config | {"resize": self.resize}
 
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> ImageEncoder:
@@ -71,7 +85,10 @@ class ImageEncoder(Encoder):
             raise ValueError(f"images of {channels} channels and {height}×{width} pixels cannot be read")
         if not isinstance(config["column"], str | None):
             raise TypeError("the column of paths is not a text")
-        return cls((channels, height, width), config["column"])
+        resize = config.get("resize")
+        if resize is not None and (type(resize) is not int or not max(height, width) <= resize <= MAX_SIDE):
+            raise ValueError(f"images cannot be resized to {resize!r} before they are cropped to {height}×{width}")
+        return cls((channels, height, width), config["column"], resize)
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -58,6 +58,8 @@ class ReadOptions:
         The number of runs that hold the samples at the same time.
     adds_noise : bool
         Whether label noise is added later. If so, the labels of an .npz file count as true labels.
+    split : str
+        `general` or `paper`: the clean and test parts of data sets that have several.
     """
 
     image: str | None = None
@@ -79,6 +81,7 @@ class ReadOptions:
     gpu_free_bytes: int | None = None
     concurrent_runs: int = 1
     adds_noise: bool = False
+    split: str = "general"
 
     @classmethod
     def of_run(cls, run: RunOptions) -> ReadOptions:
