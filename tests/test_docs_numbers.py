@@ -110,3 +110,28 @@ def test_boost_claim_equals_the_generated_table() -> None:
     )
     assert gains.format(*over_warmup) in text
     assert "the gains are {} and {}, and {} and {}.".format(*over_cross_entropy) in text
+
+
+def test_recipe_table() -> None:
+    """The changes that each value of the recipe makes, from the runs on training data."""
+    page = (PAGES / "recipe.md").read_text(encoding="utf-8").partition("<!-- begin: recipe -->")[2]
+    rows = {row[0]: row[1:] for row in table_rows(page.partition("<!-- end: recipe -->")[0])}
+    columns = [
+        (data, method) for data in ("digits", "cifar10", "fashion-mnist") for method in ("cross-entropy", "fine-tune")
+    ]
+    for k, (data, method) in enumerate(columns):
+        lines = [json.loads(text) for text in (ROOT / "results" / "recipe" / f"{data}.jsonl").read_text().splitlines()]
+        cells: dict[str, dict[tuple[str, int], float]] = {}
+        for line in lines:
+            if line["method"] == method:
+                cells.setdefault(line["variant"], {})[line["noise"], line["seed"]] = line["accuracy"]
+        start = cells["start"]
+        for variant, row in rows.items():
+            shared = [key for key in cells.get(variant, {}) if key in start]
+            if variant == "start":
+                assert row[k] == f"{sum(start.values()) / len(start):.2f}"
+            elif shared:
+                change = sum(cells[variant][key] - start[key] for key in shared) / len(shared)
+                assert row[k] == f"{change:+.2f} ({len(shared)})"
+            else:
+                assert not row[k]
