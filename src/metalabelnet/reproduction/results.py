@@ -51,7 +51,7 @@ _Types = dict[str, type | tuple[type, ...]]
 # Fields of a run that are not part of its identity.
 MACHINE_FIELDS = ("data_dir", "device")
 # Not used: the data are benchmarks.
-READ_FIELDS = ("data_format", *(field.name for field in dataclasses.fields(ReadOptions)))
+READ_FIELDS = ("data_format", *(f.name for f in dataclasses.fields(ReadOptions) if f.name != "split"))
 # How a run was computed; `settings` and `recipe` are in method_settings.
 EXECUTION_FIELDS = ("dtype", "execution", "kernels", "snapshots", "settings", "recipe")
 
