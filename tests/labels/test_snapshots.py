@@ -114,10 +114,11 @@ def test_first_snapshot_evaluates_given_labels_on_all_clean_rows(method: str, ma
         "epochs": 3,
         "batch_size": 100,
         "lr_milestones": (),
+        "net": "mlp",
     }
     summary = train(tiny_run(many, method, **changes), folder=tmp_path / "run").summary
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["labels"]["given"] is True
-    assert summary["right_before"] == pytest.approx(90, abs=0.1)
+    assert summary["right_before"] == pytest.approx(90, abs=1)
     assert summary["right_after"] > 92
 
 
