@@ -305,10 +305,11 @@ REFUSED = {
 # samples (--unlabeled). `--recipe own` equals the common schedule for methods without published settings. --resume
 # starts a run that does not exist, so that the same command can be repeated after every interruption.
 SHARED_BY_METHODS = "--epochs --warmup --batch-size --lr --lr-milestones --momentum --weight-decay --order --snapshots"
+RECIPE = "--lr-schedule --lr-warmup --ema --strong-augment --strong-weight --mixup --label-smoothing --select-from"
 OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype --out --resume"
 ALWAYS_USED = {
-    "train": f"{SHARED_BY_METHODS} {OF_EVERY_RUN} --method --checkpoint-seconds",
-    "compare": f"{SHARED_BY_METHODS} {OF_EVERY_RUN} --methods --seeds --jobs",
+    "train": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --method --checkpoint-seconds",
+    "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --jobs",
     "labels": "-o --suspects --top --format --data --spreadsheet-safe",
     "predict": "-o --on-error --device",
     "export": "--onnx",

@@ -558,6 +558,5 @@ def test_labels_are_exported_without_pytorch(run: Path, tmp_path: Path) -> None:
     code = (
         f"import sys; from metalabelnet.cli import main; assert main({words}) == 0; assert 'torch' not in sys.modules"
     )
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert output.splitlines()[-1] == "0 False"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert len(read_csv(tmp_path / "labels.csv")) == 60

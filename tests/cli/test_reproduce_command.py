@@ -45,7 +45,7 @@ def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
         ("", "name a table or figure: choose from cifar10-table, "),
         ("cifar10-tabel", "unknown table or figure 'cifar10-tabel': did you mean 'cifar10-table'"),
         ("webvision", "webvision needs the data set WebVision, which this version cannot read"),
-        ("cifar10-table --methods gc", "unknown method 'gc': did you mean 'gce'"),
+        ("cifar10-table --methods gcee", "unknown method 'gcee': did you mean 'gce'"),
         ("cifar10-table --cells uniform:0.3", "unknown cell 'uniform:0.3'"),
         ("ablation-beta --points 0.001,0.05 --smoke", "ablation-beta: unknown point '0.05': did you mean '0.01'"),
         ("cifar10-table --methods gce,metalabelnet-plus", "cifar10-table: unknown method 'metalabelnet-plus'"),

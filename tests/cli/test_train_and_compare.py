@@ -40,7 +40,7 @@ def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> N
     assert output.code == 0
     lines = output.err.splitlines()
     assert lines[0].startswith(
-        "metalabelnet on small.npz: 62 training samples of 3 classes (14 unlabeled), 45.8 % wrong labels; "
+        "metalabelnet on small.npz: 62 training samples of 3 classes (14 unlabeled), 35.4 % wrong labels; "
     )
     assert "18 clean samples (4 for validation); 30 test samples; mlp on cpu" in lines[0]
     assert len(lines) == 6
@@ -149,7 +149,7 @@ def test_compare_when_a_run_diverges(capsys: Capture, work_dir: Path) -> None:
     assert output.code == 1
     assert output.out.splitlines()[3].split()[:2] == ["cross-entropy", "–"]
     assert "cross-entropy-seed0: " in output.err.splitlines()[-1]
-    assert "learning rate 1e+30" in output.err.splitlines()[-1]
+    assert "learning rate 9.82963e+29" in output.err.splitlines()[-1]
     assert "Traceback" not in output.err
 
 
@@ -157,7 +157,8 @@ def test_compare_when_a_run_diverges(capsys: Capture, work_dir: Path) -> None:
 def test_compare_when_a_run_is_rejected(jobs: str, capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "table.csv", TABLE_COLUMNS, table_rows(60))
     arguments = (
-        f"compare table.csv --clean-column checked --methods forward,cross-entropy --seeds 1 --jobs {jobs} {QUICK}"
+        "compare table.csv --clean-column checked --methods forward,cross-entropy --seeds 1 "
+        f"--jobs {jobs} {QUICK.removeprefix('--method metalabelnet')}"
     )
     output = run_cli([*arguments.split(), "--set", "forward.transition=counted", "--out", "o"], capsys)
     assert output.code == 1

@@ -88,7 +88,7 @@ def test_without_padding_there_are_only_flips() -> None:
 
 
 def test_augmentations() -> None:
-    assert list(AUGMENTATIONS) == ["none", "crop", "flip-crop"]
+    assert list(AUGMENTATIONS) == ["none", "flip", "crop", "flip-crop"]
     x, table, draws = images(5, 3, 8, 8), torch.randn(5, 4, generator=rng()), draw_augmentation(5, rng(2))
     assert torch.equal(AUGMENTATIONS["none"](x, draws), x)
     assert torch.equal(AUGMENTATIONS["none"](table, draws), table)

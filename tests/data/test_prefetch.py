@@ -150,7 +150,10 @@ class TestOnGpu:
 
     def test_rows_to_read_are_known_without_reading_from_the_device(self, tmp_path: Path) -> None:
         """Reading a value from a tensor on the device `meta` raises an error."""
-        run, problem = small_run("metalabelnet-plus", augment="flip-crop"), problem_on_disk(tmp_path)
+        run, problem = (
+            small_run("metalabelnet-plus", augment="flip-crop", strong_augment="supervised"),
+            problem_on_disk(tmp_path),
+        )
         batches = make_batches(run, problem, build_method(run, problem))
         on_meta = {
             part: replace(rows, x=rows.x.to("meta"))

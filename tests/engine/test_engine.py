@@ -25,6 +25,7 @@ from small_runs import make_batches, small_problem, small_run
 ONE_PHASE = (
     "cross-entropy",
     "clean-only",
+    "fixmatch",
     "sce",
     "gce",
     "bootstrap",

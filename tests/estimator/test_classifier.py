@@ -145,7 +145,7 @@ def test_module_is_copied_and_callable_is_called() -> None:
     data = blobs()
     net = OwnNet(5, 3)
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
-    clf = quick(net=net, lr=0.1).fit(data.X, data.y, clean_mask=data.clean_mask)
+    clf = quick(net=net, lr=0.1, recipe="paper").fit(data.X, data.y, clean_mask=data.clean_mask)
     assert isinstance(clf.model_, OwnNet)
     assert clf.score(data.X_test, data.y_test) > 0.8
     assert all(torch.equal(before[name], weight) for name, weight in net.state_dict().items())

@@ -197,7 +197,7 @@ def test_consistency_0_trains_the_student_as_in_warm_up() -> None:
     method, batch = after_warm_up(consistency=0.0)
     other = copy.deepcopy(method)
     method.step(batch)
-    other.cross_entropy_step(batch.x, batch.given, batch.seed)
+    other.cross_entropy_step(batch.views, batch.given, batch.seed)
     for mine, theirs in zip(method.net.parameters(), other.net.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 

@@ -100,7 +100,8 @@ def test_labels_are_addressed_by_row_not_by_position_in_the_batch() -> None:
     other.iteration.f, other.iteration.sgd = other.net, other.sgd
     order = torch.randperm(len(batch.x), generator=torch.Generator().manual_seed(0))
     method.step(batch)
-    other.step(replace(batch, x=batch.x[order], given=batch.given[order], index=batch.index[order]))
+    views = replace(batch.views, weak=batch.x[order])
+    other.step(replace(batch, views=views, given=batch.given[order], index=batch.index[order]))
     torch.testing.assert_close(method.table.logits, other.table.logits, rtol=1e-9, atol=1e-9)
 
 

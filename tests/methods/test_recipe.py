@@ -13,8 +13,8 @@ from torch.nn import functional
 from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.data.batches import Views, to_input
 from metalabelnet.data.rows import Rows
-from metalabelnet.methods import METHODS, Recipe
-from small_runs import StepRunner, small_problem, small_run
+from metalabelnet.methods import Recipe
+from small_runs import TRAINED_METHODS, StepRunner, small_problem, small_run
 
 BASE = {"epochs": 60, "warmup": 8, "lr": 0.1, "lr_milestones": (20, 40), "momentum": 0.9, "weight_decay": 1e-4}
 
@@ -101,7 +101,7 @@ def trained_logits(name: str, **fields: Any) -> Tensor:
     return runner.method.logits(runner.problem.test.x)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 @pytest.mark.parametrize("ingredient", INGREDIENTS)
 def test_every_method_takes_every_ingredient(name: str, ingredient: str) -> None:
     changed = trained_logits(name, **INGREDIENTS[ingredient])

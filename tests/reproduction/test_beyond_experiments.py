@@ -32,7 +32,7 @@ def row(table: Table, name: str) -> list[str]:
 
 def test_methods_differ_in_nothing_but_the_method() -> None:
     for cell in CELLS:
-        fields = [{**spec(method, cell).fields, "method": ""} for method in METHODS]
+        fields = [{**spec(method, cell).fields, "method": "", "settings": {}} for method in METHODS]
         assert all(one == fields[0] for one in fields)
         assert fields[0]["protocol"] == "default"
 

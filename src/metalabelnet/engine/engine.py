@@ -34,6 +34,7 @@ from metalabelnet.engine.cuda import (
     without_cudnn_benchmark,
 )
 from metalabelnet.engine.kernel_selection import select_kernels
+from metalabelnet.engine.step_inputs import input_tensors
 from metalabelnet.engine.trace_signature import NoSignature, TraceSignature
 from metalabelnet.errors import InputError
 
@@ -117,7 +118,7 @@ class Engine:
         """Run one step and return its loss, on the device; the next step overwrites it."""
         if not self.traced:
             return self._eager_step(inputs)
-        key = (self.method.phase(), *(tensor.shape for tensor in _input_tensors(inputs)))
+        key = (self.method.phase(), *(tensor.shape for tensor in input_tensors(inputs)))
         if key not in self._replays:
             try:
                 self._replays[key] = self._make_replay(self._eager_step, inputs)
@@ -192,7 +193,7 @@ class Engine:
         torch_private.require(compiler=self.compile)
         from metalabelnet.engine.compiler import get_compiled
 
-        static_inputs = [_allocate_static(tensor) for tensor in _input_tensors(inputs)]
+        static_inputs = [_allocate_static(tensor) for tensor in input_tensors(inputs)]
         with preserve_state(self.method):
             traced = self._trace(eager, inputs, static_inputs)
             arguments = [*traced.tensors, *static_inputs]
@@ -211,7 +212,7 @@ class Engine:
                 result, run = capture_cuda_graph(run)
 
         def replay(inputs: StepInput) -> Tensor:
-            for static, tensor in zip(static_inputs, _input_tensors(inputs), strict=True):
+            for static, tensor in zip(static_inputs, input_tensors(inputs), strict=True):
                 static.copy_(tensor)
             output = run()
             return result if cuda else output
@@ -268,10 +269,6 @@ def state_tensors(state: Any) -> Iterator[Tensor]:
     elif isinstance(state, dict):
         for value in state.values():
             yield from state_tensors(value)
-
-
-def _input_tensors(inputs: StepInput) -> list[Tensor]:
-    return [value for value in vars(inputs).values() if isinstance(value, Tensor)]
 
 
 def _allocate_static(tensor: Tensor) -> Tensor:

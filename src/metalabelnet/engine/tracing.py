@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from metalabelnet.engine import torch_private
 from metalabelnet.engine.rewrites.batch_counters import merge_batch_counters
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
+from metalabelnet.engine.step_inputs import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,11 +59,9 @@ def trace_step(
     CannotTrace
         If the step draws random numbers.
     """
-    names = [name for name, value in vars(inputs).items() if isinstance(value, Tensor)]
 
     def on_tensors(*values: Tensor) -> Tensor:
-        changes: dict[str, Any] = dict(zip(names, values, strict=True))
-        return step(dataclasses.replace(inputs, **changes))
+        return step(with_tensors(inputs, iter(values)))
 
     gc.freeze()  # the collection below need not visit older objects
     try:

@@ -118,7 +118,8 @@ class Result:
         model = self.method.classifier().eval()
         trainable = {name: weight.requires_grad for name, weight in self.method.net.named_parameters()}
         for name, weight in model.named_parameters():  # EMA weights are frozen, but users may train the model further
-            weight.requires_grad_(trainable.get(name, weight.requires_grad))
+            own_name = next((own for own in trainable if name == own or name.endswith(f".{own}")), None)
+            weight.requires_grad_(weight.requires_grad if own_name is None else trainable[own_name])
         return model
 
 
