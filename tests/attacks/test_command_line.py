@@ -231,6 +231,10 @@ REFUSED = {
             "t.csv --clean-column checked --image-size 8": "--image-size 8 is for images, and these samples have none",
             "news.csv --clean-column checked --image-size 8": "--image-size 8 is for images",
         },
+        "--text-features": {
+            "small.npz --text-features char": "--text-features is for a folder of images or a table",
+            "t.csv --clean-column checked --text-features char": "--text-features char is for texts",
+        },
         "--encoder": {
             "small.npz --encoder x": "--encoder is for a folder of images or a table",
             "t.csv --clean-column checked --encoder x": "--encoder x is for texts, and these samples have none",

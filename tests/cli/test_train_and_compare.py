@@ -49,9 +49,9 @@ def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> N
             rf"metalabelnet: epoch {epoch}/5: loss [\d.]+, clean accuracy [\d.]+ %, test accuracy [\d.]+ %", line
         )
     summary = RunFolder(work_dir / "run").summary()
-    assert (summary["clean_accuracy"], summary["samples"]["validation"]) == (50.0, 4)
+    assert (summary["clean_accuracy"], summary["samples"]["validation"]) == (75.0, 4)
     assert re.search(rf"^selected epoch +{summary['selected_epoch'] + 1} of 5$", output.out, re.MULTILINE)
-    assert "50.00 % (95 % CI 15–85 %) on the 4 clean samples that selected the epoch" in output.out
+    assert "75.00 % (95 % CI 30–95 %) on the 4 clean samples that selected the epoch" in output.out
     test, last = summary["test_accuracy"], summary["test_accuracy_last"]
     assert f"{test:.2f} %; last epoch {last:.2f} %" in output.out
     with (work_dir / "run" / "labels.csv").open(encoding="utf-8") as file:
