@@ -82,7 +82,12 @@ def compare_with_eager(
     return engine
 
 
-@pytest.mark.parametrize("name", TRACEABLE)
+# One method for each way to build a step; the others are slow and run on the GPU as well.
+FAST = ("cross-entropy", "fine-tune", "metalabelnet", "metalabelnet-plus", "co-teaching", "dividemix", "sop")
+TRACED = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TRACEABLE]
+
+
+@pytest.mark.parametrize("name", TRACED)
 def test_traced_step_equals_eager_step(name: str) -> None:
     engine = compare_with_eager(name)
     assert engine.traced
@@ -95,7 +100,7 @@ def test_double_backward_can_be_traced() -> None:
     assert compare_with_eager("metalabelnet", settings={"differentiation": "double-backward"}).traced
 
 
-@pytest.mark.parametrize("name", TRACEABLE)
+@pytest.mark.parametrize("name", TRACED)
 def test_traced_predictions_follow_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every epoch they are those of the current classifier, in bfloat16 like the steps."""
     monkeypatch.setattr(engine_module, "chunk_size", lambda _: 13)
