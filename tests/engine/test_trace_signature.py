@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from metalabelnet.data.batches import Batches
 from metalabelnet.engine import engine as engine_module
 from metalabelnet.engine import tracing
-from metalabelnet.engine.engine import Engine, _allocate_static, _input_tensors, preserve_state
+from metalabelnet.engine.engine import Engine, _allocate_static, input_tensors, preserve_state
 from metalabelnet.engine.trace_signature import NoSignature, TraceSignature
 from metalabelnet.engine.tracing import TracedStep, trace_step
 from metalabelnet.methods import METHODS
@@ -42,7 +42,7 @@ def trace(name: str, *, share: bool, **changes: Any) -> tuple[TracedStep, list[T
     """The trace of the first step, shared with other runs or not, and the tensors of the signature."""
     engine, batches = make_engine(name, **changes)
     plan = next(iter(batches.plan_epoch(0, labeled_only=engine.method.labeled_only(0))))
-    static = [_allocate_static(tensor) for tensor in _input_tensors(plan)]
+    static = [_allocate_static(tensor) for tensor in input_tensors(plan)]
     with preserve_state(engine.method):
         if share:
             traced = engine._trace(engine._eager_step, plan, static)

@@ -30,7 +30,7 @@ RECIPE = {
     "mixup": 0.5,
 }
 # Methods whose own paper prescribes another number of epochs or learning rate in some of them.
-OWN_LENGTH = {"forward", "glc", "co-teaching", "joint-optimization"}  # a first stage estimates; retraining
+OWN_LENGTH = {"forward", "glc", "co-teaching", "joint-optimization", "t-revision"}  # a first stage estimates; retraining
 OWN_LR = {"joint-optimization", "pencil", "t-revision"}
 OWN_MIXUP = {"elr-plus"}  # with the α of its paper
 
