@@ -30,7 +30,8 @@ RECIPE = {
     "mixup": 0.5,
 }
 # Methods whose own paper prescribes another number of epochs or learning rate in some of them.
-OWN_LENGTH = {"forward", "glc", "co-teaching", "joint-optimization", "t-revision"}  # a first stage estimates; retraining
+# Some have a stage that estimates, or train twice.
+OWN_LENGTH = {"forward", "glc", "co-teaching", "joint-optimization", "t-revision"}
 OWN_LR = {"joint-optimization", "pencil", "t-revision"}
 OWN_MIXUP = {"elr-plus"}  # with the α of its paper
 
