@@ -35,8 +35,8 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 	touch $@
 
 demo: .venv/installed
-	$(BIN)/metalabelnet compare digits --methods cross-entropy,clean-only,fine-tune,metalabelnet \
-	  --noise uniform:0.4 --clean 100 --seeds 3 --out runs/demo --resume
+	$(BIN)/metalabelnet compare digits --methods cross-entropy,fine-tune,fixmatch,metalabelnet-plus \
+	  --noise uniform:0.4 --clean 100 --seeds 2 --epochs 15 --out runs/demo --resume
 
 lint: .venv/installed
 	$(BIN)/ruff check .
