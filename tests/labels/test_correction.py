@@ -210,7 +210,7 @@ def test_selected_epoch_is_used_if_its_loss_is_lower() -> None:
         ("metalabelnet", [18, 18, 18, 18, 18]),
         ("cross-entropy", [18, 18, 18, 18, 18]),
         ("fine-tune", [18, 18, 4, 4, 4]),
-        ("metalabelnet-plus", [18, 18, 4, 4, 4]),
+        ("metalabelnet-plus", [18, 4, 4, 4, 4]),
         ("clean-only", [4, 4, 4, 4, 4]),
     ],
 )

@@ -1,58 +1,57 @@
-"""MetaLabelNet with a loss on the clean set and soft labels that use the given label and the classifier's prediction.
+"""Labels by Bayes' rule from the prediction and the given label, with a label net taught by the clean set.
 
-An extension of MetaLabelNet (Algan and Ulusoy 2021, https://arxiv.org/abs/2103.10869) by this package.
+A successor of MetaLabelNet (Algan and Ulusoy 2021, https://arxiv.org/abs/2103.10869) by this package: a label net
+generates the labels that the classifier is trained on, and learns from the clean set how to.
 
 Phase 1, warm-up:
 
-    θ ← θ − SGD(∇θ (1/N) Σ_i −log p_y(x_i))
+    θ ← θ − SGD(∇θ (Σ_i −log p_y(x_i) + Σ_m −log p_y(x_m)))      the given labels of training and clean samples
 
 Once, at the end of warm-up:
 
     θ ← θ̃, with BatchNorm statistics recomputed
-    T, r from the clean set                    see the legend
+    r ← prediction after the classifier's last layer is refit to the clean set (`core.head_refit`)
+    φ ← maximum likelihood on the clean samples, with cross-fitted r (`core.bayes_label_net`)
+    e ← noise rate of each training sample by φ, from the margin of r
 
 Phase 2, on each batch:
 
-    log ŷ = m_φ(v) + ρ log r + (1 − ρ)(π log q + κ log T_·y), normalized
-    φ ← φ − Adam(∂L_meta/∂φ)                   as in Algorithm 1
-    θ ← θ − SGD(∇θ L_y + γ g)
+    ŷ ∝ q^a P_φ(y | ·, x)
+    ȳ ← argmax ŷ,   keep ← max ŷ ≥ τ
+    θ ← θ − SGD(∇θ ((1/N) Σ keep · −log p_ȳ(x) + γ (1/M) Σ −log p_{y_m}(x_m)))
 
     x, y      a training batch and its given labels
-    θ, φ      weights of the classifier f and of the label net m
-    θ̃         the recipe's EMA of θ; θ itself if the recipe has none
-    v, q      features and prediction of f_θ̃ for x
-    ŷ         soft labels of the batch
-    r         prediction for each training row at the end of warm-up, after the classifier's last layer is refit to the
-              clean set (`core.head_refit`); computed once
-    ρ         falls linearly from 1 to 0 over the first part of phase 2 (`handover`)
-    T         transition matrix: T_cy is the mean predicted probability of given label y over the clean samples of class
-              c at the end of warm-up (Hendrycks et al. 2018, https://arxiv.org/abs/1802.05300); if the noise looks
-              random, corrected for the classifier's own confusion (`core.transition_matrix`). The term is 0 for a
-              sample without a given label
-    L_y       cross-entropy of the prediction with ŷ; replaces L_c + L_e in step 3 of Algorithm 1
-    g         ∇θ̂ L_meta(θ̂), the gradient of the clean loss at the look-ahead, which the meta-gradient computes anyway
-    π, κ, γ   the settings `prior`, `given`, `clean_weight`
+    x_m, y_m  a batch of the clean set
+    θ, φ      weights of the classifier and of the label net
+    θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
+    P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin
+    τ, γ      the settings `threshold` and `clean_weight`
+
+Clean samples take part in warm-up with their given labels, each as often as a training sample, so that their margins
+are like those of training samples. A clean sample without a known given label has a predicted one in place of it: the
+distribution that the network predicts at the end of warm-up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.forward_pass import mixed_precision_context, predict, recompute_running_statistics
+from metalabelnet.core.algorithm import apply_gradients
+from metalabelnet.core.bayes_label_net import BayesLabelNet
+from metalabelnet.core.forward_pass import predict, recompute_running_statistics, trainable_parameters
 from metalabelnet.core.head_refit import refit_head
-from metalabelnet.core.losses import soft_cross_entropy
-from metalabelnet.core.tensor_state import Estimates, TensorState
-from metalabelnet.core.transition_matrix import deconfounded
+from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
+from metalabelnet.core.meta_gradient import gradients
+from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunk_size, chunks
 from metalabelnet.errors import InputError
-from metalabelnet.methods.label_net_method import LabelNetMethod, LabelNetSettings
-from metalabelnet.methods.method import MethodTraits
-from metalabelnet.nets.head import features_and_logits
+from metalabelnet.methods.method import Method, MethodTraits
+from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator, stream_seed
 
 if TYPE_CHECKING:
@@ -64,75 +63,62 @@ if TYPE_CHECKING:
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Stateful, Task
 
-Matrix = Literal["expected", "deconfounded"]
+FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics and for the head refit
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
-MIN_TRANSITION_PROBABILITY = 1e-6  # bounds log T: at T_cy = 0 a given label would rule out class c
 MAX_HEAD_NORM_RATIO = 30.0  # a refit layer with a larger norm, relative to the old one, makes training diverge
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaLabelNetPlusSettings(LabelNetSettings):
-    """Settings of the extensions, with defaults for all data sets and noise types, and the settings of MetaLabelNet."""
+class MetaLabelNetPlusSettings:
+    """Settings, with one set of defaults for all data sets and noise types."""
 
-    clean_weight: float = field(
-        default=1.0, metadata={"help": "γ, weight of the clean loss's gradient in the classifier's step; 0: off"}
+    threshold: float = field(
+        default=0.8, metadata={"help": "τ, smallest probability of a label that is trained on; 0: all labels"}
     )
-    prior: float = field(
-        default=3.0, metadata={"help": "π, weight of the EMA classifier's log-probabilities in the soft labels; 0: off"}
+    clean_weight: float = field(default=1.0, metadata={"help": "γ, weight of the clean loss; 0: off"})
+    warmup_share: float = field(
+        default=0.4, metadata={"help": "part of the recipe's warm-up that this method takes, greater than 0"}
     )
-    given: float = field(
-        default=2.0,
-        metadata={"help": "κ, weight of the given label's log-likelihood under T in the soft labels; 0: off"},
+    learn: bool = field(
+        default=True, metadata={"help": "whether the label net learns; otherwise it keeps its initial weights"}
     )
-    matrix: Matrix = field(
-        default="deconfounded",
-        metadata={
-            "help": "transition matrix T: mean predictions on the clean set (expected: off), or, if the noise looks "
-            "random, these corrected for the classifier's own confusion (deconfounded)"
-        },
+    by_margin: bool = field(
+        default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
     )
-    handover: float = field(
-        default=0.25,
-        metadata={
-            "help": "fraction of phase 2 over which the soft labels move from the predictions at the end of warm-up "
-            "(last layer refit to the clean set) to the current ones; 0: off"
-        },
+    hard: bool = field(
+        default=True, metadata={"help": "whether the likeliest class is the label; otherwise the soft label is"}
     )
 
     def __post_init__(self) -> None:
-        if self.handover > 1:
-            raise InputError(f"handover={self.handover} is out of range: give a number from 0 to 1 (0 turns it off)")
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"threshold={self.threshold} is out of range: give a probability from 0 to 1")
+        if not 0 < self.warmup_share <= 1:
+            raise InputError(f"warmup_share={self.warmup_share} is out of range: give a number above 0, at most 1")
 
 
-class MetaLabelNetPlus(LabelNetMethod):
-    """Phase 1 is cross-entropy on the labeled rows; phase 2 uses all rows.
+class MetaLabelNetPlus(Method):
+    """Phase 1 is cross-entropy on the given labels; phase 2 trains on generated labels and the clean set.
 
-    Reasons for the extensions:
-
-    clean_weight   In Algorithm 1 the clean set trains only the label net, although the gradient g for the classifier is
-                   computed on the way. Here the classifier uses it.
-    given, matrix  T is estimated once: re-estimated on samples that are trained on with their given labels, it would
-                   trust these more and more. T mixes label noise with the classifier's own confusion of similar
-                   classes, which makes given labels least informative where they are needed most. If the noise looks
-                   random, T is corrected for it; otherwise κ > 1 compensates for part of it.
-    prior          q is underconfident at first, because it models the noise as well; π > 1 sharpens it. With κ < π a
-                   given label matters only where the classifier is uncertain.
-    handover       The clean samples were not trained on in warm-up, so the last layer can be refit to them. The
-                   predictions r of this classifier are fixed, and keep what warm-up has learned while the classifier
-                   adapts to training without given labels.
+    Attributes
+    ----------
+    warmup : int
+        Number of epochs of phase 1.
+    label_net : BayesLabelNet or None
+        Turns predictions and given labels into soft labels; None in warm-up.
+    rates : TensorState or None
+        The noise rate e of each training row; None in warm-up, and in a model that is loaded for prediction.
     """
 
     traits = MethodTraits(
-        summary="MetaLabelNet plus a loss on the clean set; labels from predictions, given label and a noise estimate",
+        summary="labels by Bayes' rule from prediction and given label; the clean set teaches how far to trust each",
         reference="this package, after Algan and Ulusoy 2021",
         paper_url="https://arxiv.org/abs/2103.10869",
         uses_unlabeled=True,
         needs_clean=True,
         has_warmup=True,
         traceable=True,
-        looks_ahead=True,
-        relative_cost=4.0,
+        relative_cost=3.2,
     )
     Settings: ClassVar[type] = MetaLabelNetPlusSettings
 
@@ -140,27 +126,37 @@ class MetaLabelNetPlus(LabelNetMethod):
 
     def __init__(self, task: Task, settings: MetaLabelNetPlusSettings) -> None:
         super().__init__(task, settings)
-        self.clean_weight = settings.clean_weight
-        if settings.clean_weight > 0:
-            self.clean_from = self.warmup
-        self.transition: Estimates | None = None
-        self.refit_predictions: TensorState | None = None
+        self.warmup = max(1, round(settings.warmup_share * task.recipe.warmup))
+        self.candidates_from = self.clean_from = self.warmup
+        examples = to_input(task.train.x[:2], task.dtype)
+        self.head = find_head(self.net, examples, len(task.train.classes), task.head)
+        self.label_net: BayesLabelNet | None = None
+        self.rates: TensorState | None = None
+
+    def labeled_only(self, epoch: int) -> bool:
+        """Return True in warm-up; phase 2 also uses unlabeled rows."""
+        return epoch < self.warmup
+
+    def phase(self) -> str:
+        """Return "warm-up" or "phase 2"."""
+        return "warm-up" if self.label_net is None else "phase 2"
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start phase 2 from θ̃ at the end of warm-up, and set ρ."""
-        starts_phase2 = epoch >= self.warmup and self.phase2 is None
-        if starts_phase2:
+        """At the end of warm-up, start phase 2 from θ̃ and teach the label net."""
+        if epoch >= self.warmup and self.label_net is None:
             self.net.load_state_dict(self.classifier().state_dict())
             recompute_running_statistics(
                 self.net, self._statistics_samples(), seed=stream_seed(self.task.seed, "statistics")
             )
             self.classifier().load_state_dict(self.net.state_dict())
+            self._build_label_net()
+            self._teach_label_net()
         super().begin_epoch(epoch)
-        if starts_phase2:
-            self._estimate_from_clean()
-        if self.refit_predictions is not None:
-            elapsed = (epoch - self.warmup) / (self.settings.handover * (self.epochs - self.warmup))
-            self.refit_predictions["rho"].fill_(max(0.0, 1 - elapsed))
+
+    def _build_label_net(self) -> None:
+        train = self.task.train
+        self.label_net = BayesLabelNet(len(train.classes)).to(train.given.device, self.task.dtype)
+        self.rates = TensorState(rate=self.sgd.lr.new_zeros(len(train)))
 
     def _statistics_samples(self) -> Iterator[Tensor]:
         """Return chunks of evenly spaced training samples, without augmentation, for BatchNorm statistics."""
@@ -168,121 +164,132 @@ class MetaLabelNetPlus(LabelNetMethod):
         limit = min(MAX_FIT_SAMPLES, MAX_STATISTICS_CHUNKS * chunk_size(tuple(train.x.shape[1:])))
         return (to_input(x, self.task.dtype) for x in chunks(_evenly_spaced(train, limit).x))
 
-    def _build_phase2(self) -> None:
-        """Also allocate T and log r; `_estimate_from_clean` or a checkpoint fills them."""
-        super()._build_phase2()
-        zeros = self.sgd.lr.new_zeros
-        classes = len(self.task.train.classes)
-        if self.settings.given:
-            self.transition = Estimates(T=zeros(classes, classes))
-        if self.settings.handover:
-            self.refit_predictions = TensorState(log_r=zeros(len(self.task.train), classes), rho=zeros(()))
-
     @torch.no_grad()
-    def _estimate_from_clean(self) -> None:
-        """Compute T and log r from the clean set, with the network as it is at the end of warm-up."""
-        if self.transition is not None:
-            self.transition.get_buffer("T").copy_(self._transition_matrix())
-        if self.refit_predictions is not None:
-            weight, bias = self._refit_head_to_clean()
-            log_r = [functional.linear(v, weight, bias).log_softmax(1) for v in self._features_of(self.task.train)]
-            self.refit_predictions["log_r"].copy_(torch.cat(log_r))
+    def _teach_label_net(self) -> None:
+        """Fit φ to the clean set and compute the noise rate of each training row."""
+        assert self.label_net is not None
+        assert self.rates is not None
+        clean = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES)
+        v = torch.cat(list(self._features_of(clean)))
+        head = cast("nn.Linear", self.net.get_submodule(self.head))
+        old = head.weight.clone()
+        old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
+        if self.settings.learn:
+            log_r = self._cross_fitted(v, clean.true, old, old_bias)
+            predicted = functional.linear(v, old, old_bias).softmax(1)
+            known = functional.one_hot(clean.given.clamp_min(0), len(old)).to(predicted)
+            given = torch.where((clean.given >= 0)[:, None], known, predicted)
+            self.label_net.fit(log_r, given, clean.true, by_margin=self.settings.by_margin)
+        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
+        self._copy_head(weight, bias)
+        rates = [
+            self.label_net.noise_rate(functional.linear(v, weight, bias).log_softmax(1))
+            for v in self._features_of(self.task.train)
+        ]
+        self.rates["rate"].copy_(torch.cat(rates))
 
-    def _refit_head_to_clean(self) -> tuple[Tensor, Tensor]:
-        """Return the last layer refit to the clean set, and copy it into the classifier and θ̃.
+    def _cross_fitted(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return log r of each clean sample, with the last layer refit to the clean samples of the other folds."""
+        folds = min(FOLDS, len(v))
+        fold = torch.randperm(len(v), generator=generator(self.task.seed, "label net folds")).to(v.device) % folds
+        log_r = v.new_empty(len(v), len(weight))
+        for k in range(folds):
+            rest = fold != k
+            new = refit_head(v[rest], y[rest], weight, bias, generator(self.task.seed, "folds", k))
+            log_r[~rest] = functional.linear(v[~rest], *new).log_softmax(1)
+        return log_r
+
+    def _copy_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Copy a refit last layer into the classifier and θ̃.
 
         It is not copied if the last layer has no bias, or if the norm of the refit weights is too large to continue
         training: this happens when features are not normalized and very small.
         """
-        clean = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES)
-        v = torch.cat(list(self._features_of(clean)))
-        heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in (self.net, self.classifier())]
-        old = heads[0].weight
-        old_bias = old.new_zeros(len(old)) if heads[0].bias is None else heads[0].bias
-        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
-        if heads[0].bias is not None and weight.norm() <= MAX_HEAD_NORM_RATIO * old.norm():
-            for head in heads:
+        for net in (self.net, self.classifier()):
+            head = cast("nn.Linear", net.get_submodule(self.head))
+            if head.bias is not None and weight.norm() <= MAX_HEAD_NORM_RATIO * head.weight.norm():
                 head.weight.copy_(weight)
                 head.bias.copy_(bias)
-        return weight, bias
 
     def _features_of(self, rows: Rows) -> Iterator[Tensor]:
-        assert self.phase2 is not None
-        return (self.phase2.g(to_input(x, self.task.dtype)) for x in chunks(rows.x))
-
-    @torch.no_grad()
-    def _transition_matrix(self) -> Tensor:
-        """Return T: the mean prediction for each class of clean samples, uniform for a class without any."""
-        clean, dtype = self.task.clean, self.task.dtype
-        expected = torch.cat([predict(self.net, to_input(x, dtype)).softmax(1) for x in chunks(clean.x)])
-        one_hot = functional.one_hot(clean.true, expected.shape[1]).to(expected)
-        count = one_hot.sum(0)[:, None]
-        uniform = torch.full_like(expected[:1], 1 / expected.shape[1])
-        T = torch.where(count > 0, one_hot.T @ expected / count.clamp_min(1), uniform)
-        return T if self.settings.matrix == "expected" else deconfounded(T, expected, clean.true)
+        g = FeatureExtractor(self.net, self.head)
+        return (g(to_input(x, self.task.dtype)) for x in chunks(rows.x))
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step of warm-up or phase 2."""
-        if self.phase2 is None:
-            return super().step(batch)
-        v, evidence = self._features_and_evidence(batch.x, batch.given, batch.index)
-        return self.phase2.step(
-            batch.x,
-            batch.clean_x,
-            batch.clean_y,
-            seed=batch.seed,
-            v=v,
-            evidence=evidence,
-            soft_loss=self.soft_label_loss(lambda z, log_y_hat: soft_cross_entropy(z, log_y_hat).mean(), batch),
-        )
+        theta, s = trainable_parameters(self.net), self.settings
+
+        def loss_on(views: Any, targets: tuple[Tensor, ...], seed: int, loss_of: Any) -> Tensor:
+            return self.recipe_loss(self.net, theta, loss_of, views, targets, seed)
+
+        if self.label_net is None:
+            share = len(self.task.clean) / len(self.task.train)
+            loss = loss_on(batch.views, (batch.given,), batch.seed, _given_loss)
+            loss = loss + share * loss_on(batch.clean_views, (batch.clean_given,), batch.seed + 7, _given_loss)
+        else:
+            log_y_hat = self._log_soft_labels(batch.x, batch.given, batch.index)
+            keep = (log_y_hat.max(1).values.exp() >= s.threshold).to(log_y_hat)
+            loss_of = _hard_label_loss if s.hard else _soft_label_loss
+            loss = loss_on(batch.views, (log_y_hat, keep), batch.seed, loss_of)
+            if s.clean_weight:
+                loss = loss + s.clean_weight * loss_on(batch.clean_views, (batch.clean_y,), batch.seed + 7, _given_loss)
+        apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
+        return loss.detach()
 
     @torch.no_grad()
-    def _features_and_evidence(self, x: Tensor, given: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the features v of x and ρ log r + (1 − ρ)(π log q + κ log T_·y), or None if all terms are off."""
-        s, net, evidence = self.settings, self.classifier(), []
-        mode = net.training
-        with mixed_precision_context():
-            v, logits = (t.to(x.dtype) for t in features_and_logits(net.eval(), self.head, x))
-        net.train(mode)
-        if s.prior:
-            evidence.append(s.prior * logits.log_softmax(1))
-        if self.transition is not None:
-            labeled = (given >= 0).to(x)[:, None]
-            log_T = self.transition.get_buffer("T").clamp_min(MIN_TRANSITION_PROBABILITY).log()
-            evidence.append(s.given * labeled * log_T.T[given.clamp_min(0)])
-        if self.refit_predictions is not None:
-            rho = self.refit_predictions["rho"]
-            evidence = [(1 - rho) * term for term in evidence]
-            evidence.append(rho * self.refit_predictions["log_r"][index])
-        return v, torch.stack(evidence).sum(0) if evidence else None
+    def _log_soft_labels(self, x: Tensor, given: Tensor, index: Tensor) -> Tensor:
+        """Return log ŷ of network inputs."""
+        assert self.label_net is not None
+        log_q = predict(self.classifier(), x).log_softmax(1)
+        rate = self.label_net.noise_rate(log_q) if self.rates is None else self.rates["rate"][index]
+        return cast("Tensor", self.label_net(log_q, rate, given))
 
     @torch.no_grad()
     def soft_labels(self) -> Tensor | None:
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
-        if self.phase2 is None:
+        if self.label_net is None:
             return None
         labels, rows = [], torch.arange(len(self.task.train), device=self.task.train.given.device)
         for x in chunks(self.task.train.x):
             index, rows = rows[: len(x)], rows[len(x) :]
-            v, evidence = self._features_and_evidence(to_input(x, self.task.dtype), self.task.train.given[index], index)
-            generated = predict(self.phase2.m, v)
-            labels.append((generated if evidence is None else generated + evidence).softmax(1))
+            given = self.task.train.given[index]
+            labels.append(self._log_soft_labels(to_input(x, self.task.dtype), given, index).exp())
         return torch.cat(labels)
 
     def components(self) -> dict[str, Stateful]:
-        """Add T and log r. The label net reads features of θ̃, so there is no separate extractor."""
+        """Add the label net and the noise rates in phase 2."""
         components = super().components()
-        components.pop("extractor", None)
-        if self.transition is not None:
-            components["transition"] = self.transition
-        if self.refit_predictions is not None:
-            components["refit_predictions"] = self.refit_predictions
+        if self.label_net is not None:
+            components["label_net"] = self.label_net
+        if self.rates is not None:
+            components["rates"] = self.rates
         return components
 
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Restore a checkpoint of either phase."""
+        if "label_net" in state:
+            self._build_label_net()
+        super().load_state_dict(state)
+
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the model. log r belongs to the rows of the training run and is not part of it."""
+        """Restore the model. Noise rates belong to the rows of the training run and are not part of it."""
+        if any(name.startswith("label_net.") for name in tensors):
+            self._build_label_net()
         super().load_model_state_dict(tensors)
-        self.refit_predictions = None
+        self.rates = None
+
+
+def _given_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy over all samples, counting 0 for those without a label."""
+    return (cross_entropy(logits, y.clamp_min(0)) * (y >= 0)).mean()
+
+
+def _hard_label_loss(logits: Tensor, log_y_hat: Tensor, keep: Tensor) -> Tensor:
+    return (keep * cross_entropy(logits, log_y_hat.argmax(1))).mean()
+
+
+def _soft_label_loss(logits: Tensor, log_y_hat: Tensor, keep: Tensor) -> Tensor:
+    return (keep * soft_cross_entropy(logits, log_y_hat)).mean()
 
 
 def _evenly_spaced(rows: Rows, limit: int) -> Rows:

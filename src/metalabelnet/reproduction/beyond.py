@@ -58,12 +58,12 @@ UNLABELED_CELLS = ("cifar10-5000/feature:0.4", "cifar10-5000/authors:0.4")
 # Settings that remove one component of `metalabelnet-plus`.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
-    "label net not trained": {"beta": 0.0},
+    "label net not taught": {"learn": False},
+    "one noise rate": {"by_margin": False},
+    "soft labels": {"hard": False},
+    "no threshold": {"threshold": 0.0},
     "no clean loss": {"clean_weight": 0.0},
-    "no prior": {"prior": 0.0},
-    "no given label": {"given": 0.0},
-    "T not deconfounded": {"matrix": "expected"},
-    "no handover": {"handover": 0.0},
+    "whole warm-up": {"warmup_share": 1.0},
 }
 
 _DATA: dict[str, dict[str, Any]] = {
@@ -83,7 +83,7 @@ def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, 
         kind, noise
     )
     method, _, variant = method.partition(":")
-    settings = {"settings": {"beta": 0.0}} if variant else {}
+    settings = {"settings": {"learn": False}} if variant else {}
     fields = {
         **_DATA[data],
         "recipe": "modern",

@@ -1,0 +1,158 @@
+"""A label net with few weights: Bayes' rule for a prediction and a given label whose noise depends on the sample.
+
+    ŷ_c      ∝ q_c(x)^a P(y | c, x)
+    P(y | c, x) = 1 − e(x)     if y = c
+                  e(x) O_cy    otherwise
+    e(x)     = σ(b + w u(x)),  u(x) = (m(x) − μ) / s
+
+    q        a prediction for the sample x
+    y        its given label; P = 1 for a sample without one
+    m(x)     the margin of a prediction r: the difference of the two largest log-probabilities
+    e(x)     the probability that the given label of x is wrong
+    O_cy     the probability that a wrong label of class c is y; 0 on the diagonal
+
+The weights a, b, w and O maximize the likelihood of the true and given labels of the clean samples,
+
+    Π_m r_c(x_m)^a / Σ_k r_k(x_m)^a · P(y_m | c_m, x_m),
+
+which is three separate problems: temperature scaling of r, logistic regression of "the given label is wrong" on the
+margin, and counting where wrong labels go. All three are regularized toward the initial weights, because clean samples
+are few. r must not be fitted to the sample it predicts, or the margin is too large: use cross-fitted predictions.
+
+Noise that follows the features is wrong near the decision boundary and right far from it; one noise rate for each class
+cannot express that, and a margin can.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metalabelnet.core.calibration import fit_temperature
+
+NEWTON_STEPS = 30
+PSEUDO_COUNTS = 10.0  # wrong labels of the prior in each row of O, and in the frequencies that the prior has
+MIN_LIKELIHOOD = 1e-6  # bounds log P: at e(x) = 0 a given label would rule out all other classes
+
+
+class BayesLabelNet(nn.Module):
+    """The label net. Its initial weights take predictions as they are, and half of the given labels for wrong.
+
+    Parameters
+    ----------
+    classes : int
+        Number of classes.
+
+    Attributes
+    ----------
+    a : Tensor
+        Exponent of the prediction.
+    b, w : Tensor
+        Intercept and slope of the noise rate.
+    mean, std : Tensor
+        μ and s of the margin over the clean samples.
+    O : Tensor of shape (classes, classes)
+        Where wrong labels go.
+
+    Examples
+    --------
+    >>> net = BayesLabelNet(3)
+    >>> log_q = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    >>> given = torch.tensor([1])
+    >>> net(log_q, net.noise_rate(log_q), given).exp().round(decimals=3)
+    tensor([[0.3850, 0.4620, 0.1540]])
+    """
+
+    a: Tensor
+    b: Tensor
+    w: Tensor
+    mean: Tensor
+    std: Tensor
+    O: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        for name, value in (("a", 1.0), ("b", 0.0), ("w", 0.0), ("mean", 0.0), ("std", 1.0)):
+            self.register_buffer(name, torch.tensor(value))
+        uniform = torch.full((classes, classes), 1 / max(1, classes - 1))
+        self.register_buffer("O", uniform.fill_diagonal_(0.0))
+
+    @torch.no_grad()
+    def fit(self, log_r: Tensor, given: Tensor, true: Tensor, *, by_margin: bool = True) -> None:
+        """Fit the weights to clean samples.
+
+        Parameters
+        ----------
+        log_r : Tensor of shape (n, classes)
+            Cross-fitted log-probabilities of the clean samples.
+        given : Tensor of shape (n, classes)
+            Probability of each given label: one-hot where it is known, a prediction of it where it is not.
+        true : Tensor of shape (n,)
+            Their classes.
+        by_margin : bool, default True
+            Whether the noise rate depends on the margin; otherwise it is one number.
+        """
+        log_r, given, true = (t.cpu() for t in (log_r.double(), given.double(), true))
+        wrong = 1 - given.gather(1, true[:, None])[:, 0]
+        m = margin(log_r)
+        mean, std = m.mean(), m.std(correction=0).clamp_min(1e-6)
+        u = (m - mean) / std if by_margin else torch.zeros_like(m)
+        b, w = _fit_noise_rate(u, wrong)
+        a = 1 / fit_temperature(log_r, true).temperature
+        for buffer, value in zip(
+            (self.a, self.b, self.w, self.mean, self.std, self.O),
+            (torch.tensor(a), b, w, mean, std, _count_wrong_labels(given, true)),
+            strict=True,
+        ):
+            buffer.copy_(value)
+
+    def noise_rate(self, log_r: Tensor) -> Tensor:
+        """Return e of samples with predictions log_r, (N,)."""
+        return torch.sigmoid(self.b + self.w * (margin(log_r) - self.mean) / self.std)
+
+    def forward(self, log_q: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
+        """Return log ŷ of samples with predictions log_q, noise rates e and given labels (−1: none)."""
+        y = given.clamp_min(0)
+        is_given = torch.arange(len(self.O), device=given.device) == y[:, None]
+        rate = noise_rate[:, None]
+        likelihood = torch.where(is_given, 1 - rate, rate * self.O.T[y])
+        log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
+        return functional.log_softmax(self.a * log_q + log_likelihood, dim=1)
+
+
+def margin(log_p: Tensor) -> Tensor:
+    """Return the difference of the two largest log-probabilities of each row."""
+    largest = log_p.topk(2, dim=1).values
+    return largest[:, 0] - largest[:, 1]
+
+
+def _fit_noise_rate(u: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+    """Return b and w of the logistic regression of `wrong` on u.
+
+    One sample with a wrong and one with a right label at u = 0 and w ~ N(0, 1) are the prior. Newton's method.
+    """
+    u, wrong = (torch.cat([t, t.new_tensor(prior)]) for t, prior in ((u, [0.0, 0.0]), (wrong, [0.0, 1.0])))
+    x = torch.stack([torch.ones_like(u), u], 1)
+    prior = torch.diag(u.new_tensor([0.0, 1.0]))
+    start = wrong.mean()
+    weights = torch.stack([torch.logit(start), torch.zeros_like(start)])
+    for _ in range(NEWTON_STEPS):
+        e = torch.sigmoid(x @ weights)
+        gradient = x.T @ (e - wrong) + prior @ weights
+        hessian = (x * (e * (1 - e))[:, None]).T @ x + prior
+        step = torch.linalg.solve(hessian, gradient)
+        weights = weights - step / (step.abs().max() / 2).clamp_min(1.0)  # far from the solution Newton's step is long
+    return weights[0], weights[1]
+
+
+def _count_wrong_labels(given: Tensor, true: Tensor) -> Tensor:
+    """Return O: frequencies in each class, shrunk toward those in all classes, and these toward uniform."""
+    classes = given.shape[1]
+    counts = functional.one_hot(true, classes).to(given).T @ given
+    counts.fill_diagonal_(0.0)
+    pooled = counts.sum(0) + PSEUDO_COUNTS / classes
+    prior = (pooled / pooled.sum()).expand(classes, classes).clone().fill_diagonal_(0.0)
+    prior = prior / prior.sum(1, keepdim=True).clamp_min(torch.finfo(prior.dtype).tiny)
+    posterior = counts + PSEUDO_COUNTS * prior
+    return posterior / posterior.sum(1, keepdim=True).clamp_min(torch.finfo(prior.dtype).tiny)

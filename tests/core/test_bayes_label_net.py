@@ -1,0 +1,144 @@
+"""The label net of metalabelnet-plus: Bayes' rule, and weights fitted by maximum likelihood."""
+
+import math
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional
+
+from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin
+from metalabelnet.core.calibration import fit_temperature
+
+
+def predictions(n: int, classes: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and true classes drawn from them."""
+    generator = torch.Generator().manual_seed(seed)
+    log_r = torch.randn(n, classes, generator=generator, dtype=torch.float64).mul(2).log_softmax(1)
+    return log_r, torch.multinomial(log_r.exp(), 1, generator=generator)[:, 0]
+
+
+def noisy(true: Tensor, rate: Tensor, classes: int = 4, seed: int = 1) -> Tensor:
+    """Return labels of which a given rate moved to the next class."""
+    wrong = torch.rand(len(true), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) < rate
+    return torch.where(wrong, (true + 1) % classes, true)
+
+
+def one_hot(given: Tensor, classes: int = 4) -> Tensor:
+    return functional.one_hot(given, classes).double()
+
+
+def test_soft_labels_are_bayes_rule() -> None:
+    net = BayesLabelNet(3).double()
+    net.a.fill_(1.5)
+    net.O.copy_(torch.tensor([[0, 0.7, 0.3], [0.4, 0, 0.6], [0.2, 0.8, 0]]))
+    q, given, rate = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), [1, 2, -1], [0.2, 0.4, 0.3]
+    result = net(q.double().log(), torch.tensor(rate).double(), torch.tensor(given)).exp()
+    for row in range(3):
+        unnormalized = []
+        for c in range(3):
+            y, e = given[row], rate[row]
+            likelihood = 1.0 if y < 0 else 1 - e if y == c else e * float(net.O[c, y])
+            unnormalized.append(float(q[row, c]) ** 1.5 * likelihood)
+        expected = torch.tensor([value / sum(unnormalized) for value in unnormalized]).double()
+        torch.testing.assert_close(result[row], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_initial_weights_take_half_of_the_labels_for_wrong() -> None:
+    net = BayesLabelNet(5)
+    log_q = torch.randn(7, 5).log_softmax(1)
+    assert torch.equal(net.noise_rate(log_q), torch.full((7,), 0.5))
+    assert torch.equal(net.O.sum(1), torch.ones(5))
+    assert torch.equal(net.O.diagonal(), torch.zeros(5))
+    torch.testing.assert_close(net(log_q, torch.full((7,), 0.5), torch.full((7,), -1)), log_q)
+
+
+def test_a_certain_given_label_does_not_rule_out_other_classes() -> None:
+    net = BayesLabelNet(3)
+    result = net(torch.full((1, 3), 1 / 3).log(), torch.zeros(1), torch.tensor([0]))[0]
+    torch.testing.assert_close(result[1] - result[0], torch.tensor(math.log(MIN_LIKELIHOOD)))
+
+
+def test_margin_is_the_difference_of_the_two_largest() -> None:
+    torch.testing.assert_close(margin(torch.tensor([[0.1, 0.7, 0.2]]).log()), torch.tensor([math.log(3.5)]))
+
+
+def test_noise_rate_equals_logistic_regression() -> None:
+    """With the prior as scikit-learn has it: two more samples, and half the squared slope."""
+    log_r, true = predictions(150)
+    m = margin(log_r)
+    given = noisy(true, torch.sigmoid(1 - m))
+    net = BayesLabelNet(4).double()
+    net.fit(log_r, one_hot(given), true)
+    u = (m - m.mean()) / m.std(correction=0)
+    wrong = torch.cat([(given != true).long(), torch.tensor([0, 1])])
+    x = torch.cat([u, torch.zeros(2, dtype=u.dtype)])[:, None]
+    reference = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(x.numpy(), wrong.numpy())
+    torch.testing.assert_close(net.b, torch.tensor(reference.intercept_[0]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(net.w, torch.tensor(reference.coef_[0, 0]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        net.noise_rate(log_r), torch.tensor(reference.predict_proba(u[:, None].numpy())[:, 1]), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_noise_that_follows_the_margin_is_found() -> None:
+    log_r, true = predictions(4000)
+    rate = torch.sigmoid(1.5 - 1.2 * margin(log_r))
+    net = BayesLabelNet(4).double()
+    net.fit(log_r, one_hot(noisy(true, rate)), true)
+    assert (net.noise_rate(log_r) - rate).abs().mean() < 0.02
+    net.fit(log_r, one_hot(noisy(true, rate)), true, by_margin=False)
+    assert float(net.w) == 0
+    torch.testing.assert_close(net.noise_rate(log_r)[0], rate.mean(), rtol=0.05, atol=0)
+
+
+def test_wrong_labels_are_counted_with_a_prior() -> None:
+    log_r, true = predictions(60)
+    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
+    net = BayesLabelNet(4).double()
+    net.fit(log_r, one_hot(given), true)
+    counts = torch.zeros(4, 4, dtype=torch.float64)
+    for c, y in zip(true.tolist(), given.tolist(), strict=True):
+        counts[c, y] += c != y
+    pooled = counts.sum(0) + PSEUDO_COUNTS / 4
+    for c in range(4):
+        others = [y for y in range(4) if y != c]
+        prior = pooled[others] / pooled[others].sum()
+        expected = (counts[c, others] + PSEUDO_COUNTS * prior) / (counts[c].sum() + PSEUDO_COUNTS)
+        torch.testing.assert_close(net.O[c, others], expected)
+        assert float(net.O[c, c]) == 0
+
+
+def test_exponent_is_the_inverse_temperature() -> None:
+    log_r, true = predictions(300)
+    net = BayesLabelNet(4).double()
+    net.fit((log_r / 2).log_softmax(1), one_hot(true), true)
+    assert float(net.a) == pytest.approx(1 / fit_temperature((log_r / 2).log_softmax(1), true).temperature)
+    assert float(net.a) == pytest.approx(2, rel=0.2)
+
+
+def test_predicted_given_labels_stand_in_for_unknown_ones() -> None:
+    """A distribution over given labels counts as much as that many samples."""
+    log_r, true = predictions(50)
+    p = torch.full((50, 4), 0.25, dtype=torch.float64)
+    net = BayesLabelNet(4).double()
+    net.fit(log_r, p, true, by_margin=False)
+    torch.testing.assert_close(net.noise_rate(log_r)[0], torch.tensor((0.75 * 50 + 1) / 52, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_few_samples_that_agree_do_not_make_it_certain(rate: float) -> None:
+    log_r, true = predictions(5)
+    net = BayesLabelNet(4).double()
+    net.fit(log_r, one_hot(noisy(true, torch.full((5,), rate, dtype=torch.float64))), true)
+    assert (net.noise_rate(log_r) > 0.02).all()
+    assert (net.noise_rate(log_r) < 0.98).all()
+    assert all(torch.isfinite(buffer).all() for buffer in net.buffers())
+
+
+def test_two_classes() -> None:
+    log_r, true = predictions(20, classes=2)
+    net = BayesLabelNet(2).double()
+    net.fit(log_r, one_hot(noisy(true, torch.full((20,), 0.3), classes=2), 2), true)
+    torch.testing.assert_close(net.O, torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
