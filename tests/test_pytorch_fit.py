@@ -99,7 +99,7 @@ def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
     reports = []
     result = metalabelnet.fit(
         net, TensorDataset(x[:30], y[:30]), TensorDataset(x[30:], y[30:]), folder=tmp_path / "run",
-        on_progress=reports.append, beta=0.02, **QUICK,
+        on_progress=reports.append, threshold=0.5, **QUICK,
     )  # fmt: skip
     assert RunFolder(tmp_path / "run").summary() == result.summary
     assert RunFolder(tmp_path / "run").run().settings == {"beta": 0.02}
@@ -242,7 +242,7 @@ def test_numpy_integer_as_epochs() -> None:
 
 def test_wrong_input() -> None:
     check_error("did you mean 'epochs'", epoch=3)
-    check_error("did you mean 'beta'", betta=3)
+    check_error("did you mean 'threshold'", treshold=3)
     check_error("did you mean 'q'", method="gce", qq=0.5)
     check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
     check_error("did you mean 'metalabelnet'", method="metalabel")

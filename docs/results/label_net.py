@@ -2,9 +2,9 @@
 
     python docs/results/label_net.py         (needs matplotlib and scikit-learn; half a minute)
 
-`digits` with 100 clean samples, seed 0, at the end of warm-up. The line is the noise rate that the label net has learned
-from the clean samples; a point is the share of wrong labels among a tenth of the training samples with similar margins,
-which the method does not know.
+`digits` with 100 clean samples, seed 0, at the end of warm-up. The line is the noise rate that the label net has
+learned from the clean samples; a point is the share of wrong labels among a tenth of the training samples with similar
+margins, which the method does not know.
 """
 
 import argparse

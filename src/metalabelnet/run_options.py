@@ -100,7 +100,7 @@ class RunOptions:
     data_dir: str | None = _option(
         None, "folder with the files of a named data set (default: $METALABELNET_DATA, else ~/.cache/metalabelnet)"
     )
-    method: str = _option("metalabelnet", "training method; see `metalabelnet methods`")
+    method: str = _option("metalabelnet-plus", "training method; see `metalabelnet methods`")
     recipe: str = _option(
         "paper",
         "how networks are trained: modern (EMA, strong augmentation, cosine annealing; the same for every method), "

@@ -55,7 +55,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     Parameters
     ----------
-    method : str, default "metalabelnet"
+    method : str, default "metalabelnet-plus"
         Training method. `metalabelnet methods` lists them.
     net : str, nn.Module or callable, default "auto"
         "auto" (by the shape of a sample), the name of a network, a module, or a callable that takes the shape of a
@@ -141,7 +141,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     def __init__(
         self,
-        method: str = "metalabelnet",
+        method: str = "metalabelnet-plus",
         *,
         net: str | nn.Module | Callable[[tuple[int, ...], int], nn.Module] = "auto",
         recipe: str = "modern",

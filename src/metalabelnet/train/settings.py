@@ -24,7 +24,6 @@ from metalabelnet.run_options import (
 )
 from metalabelnet.train.check_run import MAX_EPOCHS, check_run
 
-METHOD_FOR_TABLES = "metalabelnet-plus"  # the default for tables and texts
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
 
 
@@ -41,7 +40,7 @@ class Run(RunOptions):
         What `data` is. "auto" is replaced by one of the others when the run is created.
     data_dir : str, optional
         Folder with the files of a named data set. Default: $METALABELNET_DATA, else ~/.cache/metalabelnet.
-    method : str, default "metalabelnet"
+    method : str, default "metalabelnet-plus"
         Training method, a key of `metalabelnet.methods.METHODS`.
     recipe : {"modern", "paper", "own"}, default "paper"
         Name of the recipe that the values of the training come from; see `make_run`.
@@ -200,8 +199,7 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
         settings of the method's own paper.
     **changes
         Fields of `Run`. If `epochs` is given, `warmup` and `lr_milestones` scale with it unless they are given, too.
-        Where the data marks a clean set, `clean` is "all" unless it is given. The method of a table file is
-        metalabelnet-plus unless it is given.
+        Where the data marks a clean set, `clean` is "all" unless it is given.
 
     Returns
     -------
@@ -223,8 +221,6 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
     if recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, RECIPES)
     defaults = {**recipe_defaults(recipe, data), "recipe": recipe}
-    if data not in DATASETS and is_table_file(Path(data)) and not Path(data).is_dir():
-        changes.setdefault("method", METHOD_FOR_TABLES)
     if (
         changes.get("clean_file")
         or changes.get("clean_column")
