@@ -13,7 +13,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.train.build_method import build_method
-from small_runs import StepRunner, small_problem, small_run
+from small_runs import StepRunner, small_problem, small_run, tiny_cnn
 
 OFF: dict[str, Any] = {"clean_weight": 0.0, "prior": 0.0, "given": 0.0, "handover": 0.0}
 
@@ -309,7 +309,7 @@ def test_model_is_loaded_with_rows_without_true_labels() -> None:
     problem = small_problem()
     unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
     parts = {"train": unknown, "clean": unknown, "validation": unknown, "test": unknown}
-    other = build_method(one.run, dataclasses.replace(problem, **parts))
+    other = build_method(one.run, dataclasses.replace(problem, **parts), tiny_cnn())
     other.load_model_state_dict(one.method.model_state_dict())
     assert torch.equal(other.transition.T, one.method.transition.T)
     assert torch.isfinite(other.soft_labels()).all()
