@@ -50,11 +50,14 @@ browser:
 	[ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	  || echo 'no browser, and none could be installed (Debian: apt-get install chromium)'
 
+# The tests of a file share trained runs, servers and a browser: they run in one process.
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
 test: lint browser
-	$(BIN)/pytest --numprocesses $(JOBS)
+	$(BIN)/pytest $(PARALLEL)
 
 test-all: lint browser
-	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu'
+	$(BIN)/pytest $(PARALLEL) -m 'not gpu'
 
 test-gpu: .venv/installed
 	$(BIN)/pytest -m gpu
