@@ -3,7 +3,7 @@
 # make test-all      the slow tests too
 # make test-gpu      the tests that need a CUDA GPU
 # make test-browser  the tests in a real browser alone
-# make fuzz          damaged files and odd arguments for FUZZ_SECONDS (default 300) from the random seed FUZZ_SEED
+# make fuzz          damaged files and odd arguments: FUZZ_SECONDS (300), FUZZ_SEED (random), FUZZ_BUSY=1 on a busy machine
 # make docs          build the documentation into site/, tutorials executed, warnings as errors
 # make tables        the paper's tables, figures and docs/results/reproduction.md from results/
 # make clean         remove what the others made
@@ -50,11 +50,14 @@ browser:
 	[ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	  || echo 'no browser, and none could be installed (Debian: apt-get install chromium)'
 
+# The tests of a file share trained runs, servers and a browser: they run in one process.
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
 test: lint browser
-	$(BIN)/pytest --numprocesses $(JOBS)
+	$(BIN)/pytest $(PARALLEL)
 
 test-all: lint browser
-	$(BIN)/pytest --numprocesses $(JOBS) -m 'not gpu'
+	$(BIN)/pytest $(PARALLEL) -m 'not gpu'
 
 test-gpu: .venv/installed
 	$(BIN)/pytest -m gpu
@@ -63,7 +66,8 @@ test-browser: .venv/installed browser
 	$(BIN)/pytest -m browser
 
 fuzz: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seconds $(or $(FUZZ_SECONDS),300) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seconds $(or $(FUZZ_SECONDS),300) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
+	  $(if $(FUZZ_BUSY),--busy)
 
 docs: .venv/installed
 	work=$$(mktemp -d) && PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 DOCS_WORK="$$work" \

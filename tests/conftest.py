@@ -1,5 +1,6 @@
 """Shared by all tests: one torch thread, because tests run in parallel, and no GPU tests without a GPU."""
 
+import gc
 import importlib.util
 import sys
 from types import ModuleType
@@ -38,6 +39,12 @@ def torchvision() -> ModuleType:
 
 
 _libraries: list[object] = []  # operators are removed when their library is deleted
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what is imported and collected from garbage collection, which takes a twentieth of the time with it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -102,7 +102,7 @@ def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
         on_progress=reports.append, threshold=0.5, **QUICK,
     )  # fmt: skip
     assert RunFolder(tmp_path / "run").summary() == result.summary
-    assert RunFolder(tmp_path / "run").run().settings == {"beta": 0.02}
+    assert RunFolder(tmp_path / "run").run().settings == {"threshold": 0.5}
     assert reports[-1].epoch == 6
 
 
@@ -244,7 +244,7 @@ def test_wrong_input() -> None:
     check_error("did you mean 'epochs'", epoch=3)
     check_error("did you mean 'threshold'", treshold=3)
     check_error("did you mean 'q'", method="gce", qq=0.5)
-    check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
+    check_error("unknown setting of a run or of metalabelnet-plus 'noise'", noise="uniform:0.4")
     check_error("did you mean 'metalabelnet'", method="metalabel")
     check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", GrowingSamples())
     check_error(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))

@@ -42,6 +42,18 @@ def test_pytorch_example_runs() -> None:
     assert type(names["result"].model) is type(net)  # the EMA of the network
 
 
+def test_run_example_runs_with_fewer_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    example, changes = re.subn(r"epochs=\d+, warmup=\d+", "epochs=2, warmup=1", example_with("make_run"))
+    assert changes == 1
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {})
+    assert re.fullmatch(r"test accuracy \d+\.\d %\n\d+ labels look wrong\n", capsys.readouterr().out)
+    assert (tmp_path / "runs" / "example" / "summary.json").exists()
+
+
+@pytest.mark.slow
 def test_run_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     example = example_with("make_run")
     monkeypatch.chdir(tmp_path)

@@ -430,7 +430,13 @@ def leaves(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from leaves(state[name], (*path, name))
 
 
-@pytest.mark.parametrize("method", sorted(TRAINED_METHODS))
+# A method for each kind of state: momentum, a label net, extra networks, tables of labels, an estimated matrix.
+FAST = ("cross-entropy", "metalabelnet", "co-teaching", "sop", "glc")
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in sorted(TRAINED_METHODS)]
+)
 def test_no_forged_method_state_gives_a_traceback(method: str, data: Path, tmp_path: Path) -> None:
     """Every part of the state of every method, replaced by something else."""
     run = tiny_run(data, method, settings=FAST_SETTINGS.get(method, {}), epochs=4, warmup=1, net="mlp")

@@ -28,9 +28,9 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     forker.close()
 
 
-def arguments(data: Path, out: Path, method: str = "metalabelnet") -> list[str]:
-    settings = f"--method {method} {TINY} --epochs {EPOCHS} --warmup 15 --checkpoint-seconds 0 --out"
-    return ["train", str(data), *settings.split(), str(out)]
+def arguments(data: Path, out: Path, method: str = "metalabelnet", checkpoint_seconds: int = 1000) -> list[str]:
+    settings = f"--method {method} {TINY} --epochs {EPOCHS} --warmup 15 --checkpoint-seconds {checkpoint_seconds}"
+    return ["train", str(data), *settings.split(), "--out", str(out)]
 
 
 def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +42,7 @@ def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys:
     folder = tmp_path / "run"
     seen = []
     for epoch in moments:
-        process = start([*arguments(data, folder, method), "--resume"], tmp_path)
+        process = start([*arguments(data, folder, method, checkpoint_seconds=0), "--resume"], tmp_path)
         wait_for(lambda epoch=epoch: count_finished_epochs(folder) >= epoch)
         time.sleep(chance.uniform(0, 0.03))
         process.send(signal.SIGKILL)

@@ -133,7 +133,13 @@ def test_export_every_method(method: str, work_dir: Path, capsys: Capture) -> No
     assert np.abs(p - Predictor(work_dir / "run").probabilities(torch.from_numpy(x)).numpy()).max() < 1e-4
 
 
-@pytest.mark.parametrize("method", METHODS)
+# One method for each way to predict; the contract tests load the model of every method.
+FAST = ("cross-entropy", "metalabelnet", "metalabelnet-plus", "co-teaching", "elr-plus", "forward", "logistic-both")
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
 def test_predictions_equal_label_table_for_every_method(method: str, work_dir: Path, capsys: Capture) -> None:
     write_npz(work_dir / "tiny.npz")
     run_ok(f"train tiny.npz --clean 18 --method {method} {QUICK} --epochs 6 --out run", capsys)

@@ -117,20 +117,30 @@ def lines_without_times(folder: Path) -> list[str]:
     return sorted(lines)
 
 
-def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_path: Path, capsys: Capture) -> None:
-    assert run_cli(arguments(tmp_path / "whole"), capsys).code == 0
+@pytest.mark.parametrize(
+    ("choice", "runs"),
+    [
+        ("--points 20 --seeds 1 --jobs 1", 1),
+        pytest.param("--points 20,80 --seeds 3 --jobs 2", 6, marks=pytest.mark.slow),
+    ],
+)
+def test_reproduce_killed_and_stopped_gives_same_results(
+    choice: str, runs: int, forker: Forker, tmp_path: Path, capsys: Capture
+) -> None:
+    what = f"{SMOKE} {choice}"
+    assert run_cli(arguments(tmp_path / "whole", what), capsys).code == 0
     parts = tmp_path / "the parts"  # the resume command must quote the space
-    runs = parts / "out"
+    out = parts / "out"
 
     def epochs() -> int:
-        return sum(map(count_finished_epochs, runs.iterdir())) if runs.exists() else 0
+        return sum(map(count_finished_epochs, out.iterdir())) if out.exists() else 0
 
-    killed = forker.start(arguments(parts), tmp_path)
+    killed = forker.start(arguments(parts, what), tmp_path)
     wait_for(lambda: epochs() >= 2)
     killed.send(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     seen = epochs()
-    asked = forker.start(arguments(parts), tmp_path)
+    asked = forker.start(arguments(parts, what), tmp_path)
     wait_for(lambda: epochs() > seen)
     asked.send(signal.SIGTERM)
     assert asked.wait() == 130
@@ -138,7 +148,7 @@ def test_reproduce_killed_and_stopped_gives_same_results(forker: Forker, tmp_pat
     assert line.startswith("metalabelnet: stopped; progress saved; resume with: metalabelnet reproduce ")
     again = shlex.split(line.partition("resume with: metalabelnet ")[2])
     assert "--resume" not in again
-    assert len(Results(parts / "results").lines) < 6
+    assert len(Results(parts / "results").lines) < runs
     assert run_cli(again, capsys).code == 0
     assert lines_without_times(parts) == lines_without_times(tmp_path / "whole")
     tables = [(folder / "figures" / "fig-warmup.md").read_text() for folder in (parts, tmp_path / "whole")]

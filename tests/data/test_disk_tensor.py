@@ -85,7 +85,7 @@ peaks = []
 for name in ("few", "many"):
     code = main(["train", name, "--clean", f"{name}.csv", "--image-size", "256", "--memory-limit", "0.01",
                  "--net", "pooled:make", "--method", "metalabelnet", "--epochs", "2", "--warmup", "1",
-                 "--batch-size", "16", "--device", "cpu", "--out", f"run-{name}"])
+                 "--batch-size", "16", "--device", "cpu", "--recipe", sys.argv[1], "--out", f"run-{name}"])
     code = code or main(["predict", f"run-{name}", name, "-o", f"{name}-out.csv", "--net", "pooled:make"])
     assert code == 0
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -93,7 +93,8 @@ print(peaks[1] - peaks[0])
 """
 
 
-def test_memory_use_is_constant_when_samples_are_on_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["paper", pytest.param("modern", marks=pytest.mark.slow)])
+def test_memory_use_is_constant_when_samples_are_on_disk(recipe: str, tmp_path: Path) -> None:
     """With five times the images, 48 MiB more when decoded, the peak grows by less than a tenth of that."""
     from PIL import Image
 
@@ -110,9 +111,8 @@ def test_memory_use_is_constant_when_samples_are_on_disk(tmp_path: Path) -> None
         "    return nn.Sequential(nn.AvgPool2d(64), nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, classes))\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "METALABELNET_DATA": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK_MEMORY], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, "-c", PEAK_MEMORY, recipe]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "60.0 MiB of samples exceed the memory limit: they are read from disk during training" in done.stderr
     assert int(done.stdout.splitlines()[-1]) < 5_000  # KiB

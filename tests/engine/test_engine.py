@@ -20,7 +20,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method
 from metalabelnet.nets.resnet import PreActResNet, ResNet
 from metalabelnet.train.build_method import build_method
-from small_runs import make_batches, small_problem, small_run
+from small_runs import make_batches, small_problem, small_run, tiny_cnn
 
 ONE_PHASE = (
     "cross-entropy",
@@ -50,17 +50,18 @@ def assert_same_state(method: Method, expected: Method, tolerance: float = 1e-9)
 
 def compare_with_eager(
     name: str,
-    net: Callable[[], nn.Module] | None = None,
+    net: Callable[[], nn.Module] = tiny_cnn,
     tolerance: float = 1e-9,
     dtype: str = "float64",
     settings: dict[str, Any] | None = None,
-    schedule: dict[str, int] | None = None,
+    schedule: dict[str, Any] | None = None,
     **options: Any,
 ) -> Engine:
     """Run one step by each from every state along an eager run; every tensor of the state must be the same after it."""
     changes = {} if settings is None else {"settings": settings}
-    run, problem = small_run(name, dtype=dtype, **changes, **schedule or {}), small_problem()
-    eager, other = build_method(run, problem, net and net()), build_method(run, problem, net and net())
+    schedule = schedule or {"epochs": 2, "warmup": 1, "lr_milestones": (1,)}
+    run, problem = small_run(name, dtype=dtype, **changes, **schedule), small_problem()
+    eager, other = (build_method(run, problem, net()) for _ in range(2))
     all_batches = make_batches(run, problem, eager)
     engine = Engine(other, all_batches.make_batch, traced=True, **{"compile": False, **options})
     steps = 0
@@ -104,8 +105,8 @@ def test_double_backward_can_be_traced() -> None:
 def test_traced_predictions_follow_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every epoch they are those of the current classifier, in bfloat16 like the steps."""
     monkeypatch.setattr(engine_module, "chunk_size", lambda _: 13)
-    run, problem = small_run(name, dtype="float32"), small_problem()
-    method = build_method(run, problem)
+    run, problem = small_run(name, epochs=3, warmup=1, lr_milestones=(2,), dtype="float32"), small_problem()
+    method = build_method(run, problem, tiny_cnn())
     all_batches, x = make_batches(run, problem, method), problem.test.x[:13]
     engine = Engine(method, all_batches.make_batch, traced=True, compile=False, bf16=True)
     before = torch.zeros(())
@@ -162,7 +163,7 @@ def test_prediction_that_cannot_be_traced_runs_eagerly(monkeypatch: pytest.Monke
 def test_tracing_frees_the_activations() -> None:
     """Tracing leaves reference cycles with every activation, which only a collection frees."""
     run, problem = small_run("metalabelnet", warmup=0), small_problem()
-    method = build_method(run, problem)
+    method = build_method(run, problem, tiny_cnn())
     all_batches = make_batches(run, problem, method)
     method.begin_epoch(0)
     gc.collect()
@@ -195,7 +196,7 @@ def test_runs_share_a_compiled_graph_on_their_own_tensors(monkeypatch: pytest.Mo
     monkeypatch.setattr(compiler, "compile_graph", lambda graph, _: compilations.append(1) or graph)
     for seed in (0, 1):
         run = small_run("metalabelnet", seed=seed, warmup=0)
-        eager, other = build_method(run, problem), build_method(run, problem)
+        eager, other = (build_method(run, problem, tiny_cnn()) for _ in range(2))
         all_batches = make_batches(run, problem, eager)
         engine = Engine(other, all_batches.make_batch, traced=True)
         for method in (eager, other):

@@ -75,17 +75,17 @@ from metalabelnet.engine import engine as engine_module
 from metalabelnet.engine.engine import Engine
 from metalabelnet.engine.rewrites import operators
 from metalabelnet.train.build_method import build_method
-from small_runs import make_batches, small_problem, small_run
+from small_runs import make_batches, small_problem, small_run, tiny_cnn
 
 original = operators.OperatorRewrites.__init__
 def on_cuda(self, *, rewrite_convolutions, kernels):  # rewrite convolutions on this CPU, too
     original(self, rewrite_convolutions=True, kernels=kernels)
 operators.OperatorRewrites.__init__ = on_cuda
-run, problem = small_run("metalabelnet", dtype="float32"), small_problem()
-eager, traced = build_method(run, problem), build_method(run, problem)
+run, problem = small_run("metalabelnet", dtype="float32", epochs=2, warmup=1), small_problem()
+eager, traced = (build_method(run, problem, tiny_cnn()) for _ in range(2))
 all_batches = make_batches(run, problem, eager)
 engine = Engine(traced, all_batches.make_batch, traced=True, compile=False)
-for epoch in range(3):
+for epoch in range(2):
     for method in (eager, traced):
         method.begin_epoch(epoch)
     for plan in all_batches.plan_epoch(epoch, labeled_only=eager.labeled_only(epoch)):

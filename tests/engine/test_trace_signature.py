@@ -16,8 +16,10 @@ from metalabelnet.methods import METHODS
 from metalabelnet.train.build_method import build_method
 from small_runs import make_batches, small_problem, small_run
 
+# One method for each way to build a step, as in test_engine.py; the others are slow.
+FAST = ("cross-entropy", "metalabelnet", "co-teaching", "sop")
 TRACEABLE = [
-    (name, phase)
+    pytest.param(name, phase, marks=() if name in FAST else pytest.mark.slow)
     for name, method in METHODS.items()
     for phase in ((0, 1) if method.traits.has_warmup else (0,))
     if method.traits.traceable

@@ -311,6 +311,7 @@ def test_boolean_labels_with_missing_values() -> None:
     assert whole.classes_.dtype == bool
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated() -> None:
     """MetaLabelNet's soft labels leave its network unsure of what it knows; 100 clean samples tell."""
     data = digits()

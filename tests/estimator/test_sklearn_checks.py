@@ -20,7 +20,7 @@ class CleanMaskClassifier(MetaLabelNetClassifier):
 
 @pytest.mark.filterwarnings("ignore::metalabelnet.NoCleanSetWarning")
 @parametrize_with_checks(
-    [MetaLabelNetClassifier(epochs=6, device="cpu")], expected_failed_checks=lambda _: MINUS_ONE, xfail_strict=True
+    [MetaLabelNetClassifier(epochs=2, device="cpu")], expected_failed_checks=lambda _: MINUS_ONE, xfail_strict=True
 )
 def test_sklearn_common_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -1,6 +1,7 @@
 """A few seeded cases of the fuzzer; `make fuzz` runs more."""
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -10,6 +11,7 @@ from typing import Any
 import cases
 import pytest
 
+import fuzz as fuzz_module
 from fuzz import Sandbox, check_output, fuzz
 
 Fresh = Callable[..., Any]
@@ -57,6 +59,21 @@ def run_writer(root: Path) -> list[tuple[str, str]]:
     return [(v.kind, v.detail) for v in box.run_case(cases.Case(0, words.split()))[1]]
 
 
+def run_sleeper(root: Path, busy: bool) -> tuple[list[str], float]:
+    """Run a command whose network waits for ever, with one second until it hangs; return violations and seconds."""
+    box = sandbox(root)
+    box.clear()
+    box.work.mkdir()
+    (box.work / "nets.py").write_text("import time\ntime.sleep(1000)\n")
+    cases.write_npz(box.work / "small.npz")
+    words = f"train small.npz --clean 18 --net nets.py:make {cases.FAST} --out out"
+    start = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuzz_module, "SECONDS_UNTIL_HANG", 1)
+        patch.setattr(box, "busy", busy)
+        return [v.kind for v in box.run_case(cases.Case(0, words.split()))[1]], time.monotonic() - start
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "files"), cases.COMMANDS[::8])
 def test_commands_succeed_without_damage(text: str, files: tuple[str, ...], fresh: Fresh) -> None:
@@ -80,6 +97,14 @@ def test_case_depends_on_seed_and_number_only(fresh: Fresh, tmp_path: Path) -> N
 def test_writes_are_found(fresh: Fresh) -> None:
     ((kind, detail),) = fresh(run_writer)
     assert (kind, "elsewhere" in detail) == ("writes", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("busy", [False, True])
+def test_hangs_are_found(busy: bool, fresh: Fresh) -> None:
+    kinds, seconds = fresh(run_sleeper, busy)
+    assert "hang" in kinds
+    assert 1 < seconds < 20
 
 
 @pytest.mark.parametrize(

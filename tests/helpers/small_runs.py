@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.problem import Problem
@@ -57,6 +58,21 @@ def small_run(method: str, **changes: Any) -> Run:
     return Run(**{**fields, "lr": 0.05, "lr_milestones": (4,), "device": "cpu", **changes})
 
 
+def short_run(method: str, **changes: Any) -> Run:
+    """Return `small_run` with four epochs, for tests of properties that do not depend on the length of a run."""
+    return small_run(method, **{"epochs": 4, "lr_milestones": (3,), **changes})
+
+
+def tiny_cnn() -> nn.Module:
+    """Return a network for the small problem with the layers of small-cnn, on which a step takes half the time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(4)),
+            *(nn.Flatten(), nn.Linear(16, 3)),
+        )
+
+
 def make_batches(run: Run, problem: Problem, method: Method) -> Batches:
     """Return the batches of a run, as the training loop makes them."""
     return Batches(
@@ -74,11 +90,14 @@ def make_batches(run: Run, problem: Problem, method: Method) -> Batches:
 
 
 class StepRunner:
-    """Trains a method step by step, without run folder and evaluation."""
+    """Trains a method step by step, without run folder and evaluation.
 
-    def __init__(self, run: Run, problem: Problem) -> None:
+    The network is `net`, or `tiny_cnn`, or that of the run if `net_of_run`.
+    """
+
+    def __init__(self, run: Run, problem: Problem, net: nn.Module | None = None, *, net_of_run: bool = False) -> None:
         self.run, self.problem = run, problem
-        self.method = build_method(run, problem)
+        self.method = build_method(run, problem, None if net_of_run else net or tiny_cnn())
         self.batches = make_batches(run, problem, self.method)
         self.losses: list[float] = []
         self.epoch = self.step = 0

@@ -103,7 +103,7 @@ def test_network_without_linear_head_has_no_refit(tmp_path: Path, monkeypatch: p
     assert loo_logits(build_method(run, problem, None), problem.train, (problem.validation,)) is None
 
 
-@pytest.mark.parametrize("method", ["cross-entropy", "metalabelnet"])
+@pytest.mark.parametrize("method", ["cross-entropy", pytest.param("metalabelnet", marks=pytest.mark.slow)])
 def test_refit_corrects_labels_that_the_network_memorizes(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     file = Path(__file__).with_name("golden.json")
     traces = json.loads(file.read_text()) if sys.argv[1:] else {}
     traces |= {
-        name: StepRunner(small_run(name), small_problem()).advance().losses
+        name: StepRunner(small_run(name), small_problem(), net_of_run=True).advance().losses
         for name in sys.argv[1:] or [*TRAINED_METHODS, *METHOD_VARIANTS]
     }
     file.write_text(json.dumps(dict(sorted(traces.items())), indent=1) + "\n")

@@ -117,7 +117,7 @@ def test_division_is_made_by_each_network_from_its_losses() -> None:
 
 
 def test_rows_with_wrong_labels_have_smaller_probabilities() -> None:
-    runner = StepRunner(small_run("dividemix"), small_problem(wrong=0.3)).advance()
+    runner = StepRunner(small_run("dividemix"), small_problem(wrong=0.3), net_of_run=True).advance()
     w, right = runner.method.division["w"].mean(0), runner.problem.train.given == runner.problem.train.true
     assert w[~right].mean() < 0.6 * w[right].mean()
     soft = runner.method.soft_labels()

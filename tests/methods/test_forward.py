@@ -148,7 +148,7 @@ def test_estimated_has_a_first_stage() -> None:
 
 
 @pytest.mark.parametrize("transition", ["anchor", "estimated", "counted", "file"])
-@pytest.mark.parametrize("after", [3, 4, 5, 16, 18, 20])
+@pytest.mark.parametrize("after", [5, 18, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (3, 4, 16, 20))])
 def test_resume_in_every_stage_gives_same_bits(transition: str, after: int, tmp_path: Path) -> None:
     source = matrix_file(tmp_path) if transition == "file" else transition
     problem = with_given_labels(small_problem()) if transition == "counted" else small_problem()

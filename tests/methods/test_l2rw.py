@@ -75,7 +75,7 @@ def test_weights_sum_to_one_or_are_all_zero() -> None:
 
 def test_wrong_labels_get_smaller_weights() -> None:
     """After a few epochs, on batches in which a fifth of the labels is wrong."""
-    runner = StepRunner(small_run("l2rw"), small_problem()).advance(12)
+    runner = StepRunner(small_run("l2rw"), small_problem(), net_of_run=True).advance(12)
     true, right, wrong = runner.problem.train.true, [], []
     for batch in runner.batches.epoch(runner.epoch, labeled_only=True):
         w = sample_weights(-agreement(runner.method, batch))

@@ -15,7 +15,7 @@ from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.train.build_method import build_method
-from small_runs import StepRunner, column_images, small_problem, small_run
+from small_runs import StepRunner, column_images, small_problem, small_run, tiny_cnn
 
 FIT = BayesLabelNet.fit
 STRONG = {"ema": 0.9, "strong_augment": "supervised"}
@@ -136,7 +136,7 @@ def test_unknown_given_labels_of_clean_samples_are_predicted(monkeypatch: pytest
     one = warmed_up(problem=dataclasses.replace(problem, clean=problem.clean.with_given_labels(given)))
     before = [p.clone() for p in one.method.averages["net"].net.parameters()]
     seen = taught(monkeypatch, one)
-    net = build_method(one.run, one.problem).net
+    net = tiny_cnn().double()
     net.load_state_dict(one.method.net.state_dict())
     with torch.no_grad():
         for new, old in zip(net.parameters(), before, strict=True):
@@ -165,7 +165,8 @@ def test_noise_rates_follow_the_margin_of_the_refit_head() -> None:
 
 
 def test_wrong_labels_are_corrected() -> None:
-    one = StepRunner(small_run("metalabelnet-plus"), problem_with_given_labels(unlabeled=0)).advance()
+    run = small_run("metalabelnet-plus")
+    one = StepRunner(run, problem_with_given_labels(unlabeled=0), net_of_run=True).advance()
     rows = one.problem.train
     wrong = rows.given != rows.true
     assert wrong.sum() == 5
@@ -284,7 +285,7 @@ def test_model_is_loaded_with_rows_without_true_labels() -> None:
     problem = small_problem()
     unknown = dataclasses.replace(problem.train, true=torch.full_like(problem.train.true, -1))
     parts = {"train": unknown, "clean": unknown, "validation": unknown, "test": unknown}
-    other = build_method(one.run, dataclasses.replace(problem, **parts))
+    other = build_method(one.run, dataclasses.replace(problem, **parts), tiny_cnn())
     other.load_model_state_dict(one.method.model_state_dict())
     assert torch.equal(other.label_net.O, one.method.label_net.O)
     assert torch.isfinite(other.soft_labels()).all()

@@ -145,11 +145,8 @@ def test_phase_2_does_not_read_given_labels() -> None:
 def test_labels_improve() -> None:
     """On an easy problem with a third of the labels wrong, with β for a batch size of 12 instead of 128."""
     problem = small_problem(wrong=0.35)
-    soft = (
-        StepRunner(small_run("mslg", epochs=14, lr_milestones=(12,), settings={"label_step": 400}), problem)
-        .advance()
-        .method.soft_labels()
-    )
+    run = small_run("mslg", epochs=14, lr_milestones=(12,), settings={"label_step": 400})
+    soft = StepRunner(run, problem, net_of_run=True).advance().method.soft_labels()
     given, true = problem.train.given, problem.train.true
     assert (soft.argmax(1) == true).sum() > (given == true).sum() + 3
 

@@ -14,7 +14,7 @@ from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.data.batches import Views, to_input
 from metalabelnet.data.rows import Rows
 from metalabelnet.methods import Recipe
-from small_runs import TRAINED_METHODS, StepRunner, small_problem, small_run
+from small_runs import TRAINED_METHODS, StepRunner, short_run, small_problem, small_run
 
 BASE = {"epochs": 60, "warmup": 8, "lr": 0.1, "lr_milestones": (20, 40), "momentum": 0.9, "weight_decay": 1e-4}
 
@@ -112,10 +112,9 @@ def test_every_method_takes_every_ingredient(name: str, ingredient: str) -> None
 @pytest.mark.parametrize("name", ["cross-entropy", "co-teaching", "joint-optimization", "metalabelnet", "forward"])
 def test_recipe_state_survives_a_checkpoint(name: str) -> None:
     fields = {"ema": 0.9, "strong_augment": "supervised", "mixup": 0.5}
-    whole, half = (StepRunner(small_run(name, **fields), small_problem()) for _ in range(2))
+    whole, half, rest = (StepRunner(short_run(name, **fields), small_problem()) for _ in range(3))
     whole.advance()
     half.advance(len(whole.losses) - 3)
-    rest = StepRunner(small_run(name, **fields), small_problem())
     rest.method.load_state_dict(half.method.state_dict())
     rest.epoch, rest.step = half.epoch, half.step
     assert half.losses + rest.advance().losses == whole.losses

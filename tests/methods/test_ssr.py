@@ -18,7 +18,7 @@ from small_runs import StepRunner, small_problem, small_run
 def method_and_batch(steps: int = 9, **settings: object) -> tuple[SSR, Batch]:
     """Return a method without momentum in its third epoch, and its next batch."""
     run = small_run("ssr", momentum=0.0, weight_decay=0.0, settings=settings)
-    runner = StepRunner(run, small_problem(wrong=0.4)).advance(steps)
+    runner = StepRunner(run, small_problem(wrong=0.4), net_of_run=True).advance(steps)
     runner.method.begin_epoch(runner.epoch)
     return runner.method, next(runner.batches.epoch(runner.epoch, labeled_only=False, start=runner.step))
 

@@ -54,9 +54,11 @@ def test_page_opens_without_errors(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "report.html"
     file.write_text(make_report(make_folders(tmp_path)), encoding="utf-8")
+    context = chromium.new_context()
     for width, scheme, dark in ((360, "light", False), (360, "dark", True), (1280, "light", False)):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page, errors, requests = context.new_page(), [], []
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
         page.on("console", lambda message, errors=errors: errors.append(message.text))
         page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
         page.on("dialog", lambda dialog, errors=errors: errors.append(dialog.message))
@@ -74,7 +76,8 @@ def test_page_opens_without_errors(
         page.emulate_media(media="print")
         assert brightness(page, "background-color") > 250  # print is white in dark mode too
         assert len(page.pdf()) > 10_000
-        context.close()
+        page.close()
+    context.close()
 
 
 def brightness(page: Any, prop: str) -> float:

@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "cli"))  # for `files`, somebody
 sys.path.append(str(Path(__file__).parent))
 
 from metalabelnet.cli import main
-from review_browser import ReviewServer
+from review_browser import ForkedReviewServer, ReviewForker, ReviewServer
 from review_client import ReviewClient, open_review
 from user_data import FRUIT, QUICK, write_csv, write_photos
 
@@ -48,18 +48,24 @@ def page(make_page: Callable[..., ReviewClient]) -> ReviewClient:
     return make_page()
 
 
+@pytest.fixture(scope="session")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReviewForker]:
+    forker = ReviewForker(tmp_path_factory.mktemp("review"))
+    yield forker
+    forker.close()
+
+
 @pytest.fixture
-def start(trained: Path, tmp_path: Path) -> Iterator[Callable[..., ReviewServer]]:
+def start(forker: ReviewForker, trained: Path, tmp_path: Path) -> Iterator[Callable[..., ReviewServer]]:
     """Start `metalabelnet review` on a copy of the run or another source; stopped after the test."""
-    programs: list[ReviewServer] = []
+    servers: list[ReviewServer] = []
 
     def start_server(source: Path | None = None, *more: str) -> ReviewServer:
         if source is None and not (tmp_path / "run").exists():
             shutil.copytree(trained / "run", tmp_path / "run")
-        programs.append(ReviewServer(tmp_path / "run" if source is None else source, *more))
-        return programs[-1]
+        servers.append(ForkedReviewServer(forker, tmp_path / "run" if source is None else source, *more))
+        return servers[-1]
 
     yield start_server
-    for server in programs:
-        if server.process.poll() is None:
-            server.stop()
+    for server in servers:
+        server.stop()

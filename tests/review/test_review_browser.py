@@ -1,5 +1,6 @@
 """The review page in Chromium, operated by keyboard."""
 
+import itertools
 import json
 import signal
 import sqlite3
@@ -119,26 +120,24 @@ def test_conflict_between_tabs(chromium: Any, start: Callable[..., ReviewServer]
     wait_until(lambda: two.locator(f"#{first} .verdict b").inner_text() != "unusable")
 
 
+PATHS = ("/?show=all", "/?view=one&show=all", "/?min_confidence=1&show=all", "/clean", "/export", "/?min_confidence=x")
+
+
 @pytest.mark.parametrize(
-    ("width", "scheme"),
+    "windows",
     [
-        *((320, "light"), (1280, "dark")),
-        *(pytest.param(*both, marks=pytest.mark.slow) for both in ((320, "dark"), (1280, "light"))),
+        ((320, "light"), (1280, "dark")),
+        pytest.param(((320, "dark"), (1280, "light")), marks=pytest.mark.slow),
     ],
 )
 def test_layout_fits_and_elements_have_names(
-    chromium: Any, start: Callable[..., ReviewServer], width: int, scheme: str
+    chromium: Any, start: Callable[..., ReviewServer], windows: tuple[tuple[int, str], ...]
 ) -> None:
     server = start()
-    page = open_page(chromium, server, viewport={"width": width, "height": 700}, color_scheme=scheme)
-    for path in (
-        "/?show=all",
-        "/?view=one&show=all",
-        "/?min_confidence=1&show=all",
-        "/clean",
-        "/export",
-        "/?min_confidence=x",
-    ):
+    page = open_page(chromium, server)
+    for (width, scheme), path in itertools.product(windows, PATHS):
+        page.set_viewport_size({"width": width, "height": 700})
+        page.emulate_media(color_scheme=scheme)
         page.goto(server.base + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         unnamed = page.evaluate(

@@ -84,7 +84,14 @@ def commands(page: ReviewClient) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    "make", [image_folder, image_table, text_table, feature_table, image_arrays, arrays_with_clean_set, benchmark_data]
+    "make",
+    [
+        *(image_folder, text_table, image_arrays),
+        *(
+            pytest.param(make, marks=pytest.mark.slow)
+            for make in (image_table, feature_table, arrays_with_clean_set, benchmark_data)
+        ),
+    ],
 )
 def test_from_data_to_model(
     make: Callable[[Path], tuple[str, dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -129,14 +136,15 @@ def test_commands_contain_database_and_moved_data(tmp_path: Path, trained: Path)
 def test_command_repeats_noise_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """The command for a benchmark run has its noise and seed, and the test rows stay the same."""
     monkeypatch.chdir(tmp_path)
-    arguments = f"train digits --noise uniform:0.4 --seed 3 --clean 40 {' '.join(SHORT)} --out run"
+    short = [*SHORT, *["--epochs", "1", "--warmup", "0", "--batch-size", "200"]]
+    arguments = f"train digits --noise uniform:0.4 --seed 3 --clean 40 {' '.join(short)} --out run"
     assert run_cli(arguments.split(), capsys).code == 0
     page = open_review(tmp_path / "run")
     _, train = commands(page)
     assert train == ["train", "digits", "--noise", "uniform:0.4", "--seed", "3", "--clean", "clean.csv"]
     page.post("/verdict", n=page.rows("split = 'train'")[0]["n"], seen=0, action="keep")
     assert run_cli(commands(page)[0], capsys).code == 0
-    answer = run_cli([*train, *SHORT, "--out", "again"], capsys)
+    answer = run_cli([*train, *short, "--out", "again"], capsys)
     assert answer.code == 0, answer.err
     assert "41 clean samples in clean.csv" in answer.err
     again = open_review(tmp_path / "again")

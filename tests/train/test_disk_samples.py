@@ -14,7 +14,7 @@ from metalabelnet.methods import Method
 from metalabelnet.train import RunStopped, train
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.loop import TrainingLoop
-from small_runs import FAST_SETTINGS, TRAINED_METHODS, make_batches, small_problem, small_run
+from small_runs import FAST_SETTINGS, TRAINED_METHODS, make_batches, small_problem, small_run, tiny_cnn
 
 PARTS = ("train", "clean", "validation", "test")
 
@@ -35,7 +35,7 @@ def move_to_disk(problem: Problem, folder: Path) -> Problem:
 def test_every_method_gives_the_same_result_from_disk(name: str, tmp_path: Path) -> None:
     run = small_run(name, epochs=3, warmup=1, augment="flip-crop", settings=FAST_SETTINGS.get(name, {}), snapshots=2)
     problems = (small_problem(9), move_to_disk(small_problem(9), tmp_path))
-    in_memory, on_disk = (train(run, problem=problem) for problem in problems)
+    in_memory, on_disk = (train(run, problem=problem, net=tiny_cnn()) for problem in problems)
     assert on_disk.labels.to_csv() == in_memory.labels.to_csv()
     assert [m["loss"] for m in on_disk.history] == [m["loss"] for m in in_memory.history]
 
@@ -48,13 +48,13 @@ def tensor_pairs(eager: Method, other: Method) -> list[tuple[torch.Tensor, torch
 @pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus", "gce"])
 def test_traced_steps_from_disk_equal_eager_steps(name: str, tmp_path: Path) -> None:
     """The trace starts at the batch: samples are read outside of it."""
-    run, problem = small_run(name, epochs=4), move_to_disk(small_problem(), tmp_path)
+    run, problem = small_run(name, epochs=2, warmup=1), move_to_disk(small_problem(), tmp_path)
     loop = TrainingLoop(run, problem, None, None)
     assert loop.batches.reads_from_disk
-    eager, other = build_method(run, problem), build_method(run, problem)
+    eager, other = (build_method(run, problem, tiny_cnn()) for _ in range(2))
     engine = Engine(other, loop.engine.make_batch, traced=True, compile=False)
     batches = make_batches(run, problem, eager)
-    for epoch in range(4):
+    for epoch in range(2):
         for method in (eager, other):
             method.begin_epoch(epoch)
         for batch in batches.epoch(epoch, labeled_only=eager.labeled_only(epoch)):

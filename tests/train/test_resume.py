@@ -151,14 +151,17 @@ def short_run(data: Path) -> Run:
     return tiny_run(data, epochs=2, warmup=1, batch_size=24)
 
 
-def test_power_cut_at_any_write_gives_same_bytes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before and after every rename."""
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_power_cut_at_any_write_gives_same_bytes(
+    every: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after every rename, or at every fourth of these moments and at the last."""
     with monkeypatch.context() as patch:
         syncs = cut_power(patch, at=0)
         train(short_run(data), folder=tmp_path / "uninterrupted", checkpoint_seconds=0)
     whole = run_outputs(tmp_path / "uninterrupted")
     assert len(syncs) >= 2 * (1 + 4 + 5)  # run.json, a checkpoint per step, and the results
-    for at in range(1, len(syncs) + 1):
+    for at in sorted({*range(1, len(syncs) + 1, every), len(syncs)}):
         folder = tmp_path / f"cut{at}"
         with monkeypatch.context() as patch:
             cut_power(patch, at)

@@ -15,8 +15,9 @@ from torch import Tensor
 import metalabelnet.train.loop as loop_module
 from metalabelnet.core.optimizers import SGD
 from metalabelnet.data.batches import Batch
+from metalabelnet.train.build_method import build_method
 from metalabelnet.train.loop import TrainingLoop
-from small_runs import TRAINED_METHODS, small_problem, small_run
+from small_runs import TRAINED_METHODS, small_problem, small_run, tiny_cnn
 
 EPOCHS, STEPS = 2, 4
 RECIPE = {
@@ -64,9 +65,9 @@ def tensors_of(batch: Batch) -> dict[str, Any]:
 @cache
 def execute(method: str, **changes: Any) -> ExecutedRun:
     """Train with a method and record what it gets."""
-    problem, record = small_problem(), ExecutedRun()
-    loop = TrainingLoop(small_run(method, **RECIPE, snapshots=0, **changes), problem, None, None)
-    record.initial = [tensor.detach().clone() for tensor in loop.method.net.state_dict().values()]
+    problem, record, run = small_problem(), ExecutedRun(), small_run(method, **RECIPE, snapshots=0, **changes)
+    record.initial = list(build_method(run, problem).net.state_dict().values())
+    loop = TrainingLoop(run, problem, tiny_cnn(), None)
     step, predict_logits = loop.method.step, loop_module.predict_logits
 
     def recorded_step(batch: Batch) -> Tensor:
