@@ -55,7 +55,18 @@ def test_description_is_printed_before_first_step(
         raise InputError("enough")
 
     monkeypatch.setattr("metalabelnet.train.loop.Engine.step", step)
-    run_cli(["train", str(write_npz(work_dir / "tiny.npz")), *TINY.split(), "--execution", execution], capsys)
+    run_cli(
+        [
+            "train",
+            str(write_npz(work_dir / "tiny.npz")),
+            *TINY.split(),
+            "--method",
+            "metalabelnet",
+            "--execution",
+            execution,
+        ],
+        capsys,
+    )
     assert output[0].startswith("metalabelnet on ")
     assert (", steps compiled (takes a minute or more the first time); " in output[0]) == (execution == "compiled")
 

@@ -36,7 +36,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> None:
-    output = run_cli(["train", "small.npz", *TINY.split(), "--out", "run"], capsys)
+    output = run_cli(["train", "small.npz", *f"--method metalabelnet {TINY} --out run".split()], capsys)
     assert output.code == 0
     lines = output.err.splitlines()
     assert lines[0].startswith(
@@ -84,8 +84,8 @@ def test_memorization_warning(memory: float, expects_warning: bool) -> None:
 
 
 def test_options_reach_the_run(capsys: Capture, work_dir: Path) -> None:
-    more = "--set beta=0.5 --set differentiation=double-backward --seed 3 --lr-milestones 1,2 --protocol paper"
-    more += " --dtype float64"
+    more = "--method metalabelnet --set beta=0.5 --set differentiation=double-backward --seed 3"
+    more += " --lr-milestones 1,2 --protocol paper --dtype float64"
     assert run_cli(["train", "small.npz", *TINY.split(), *more.split(), "--out", "run"], capsys).code == 0
     run = RunFolder(work_dir / "run").run()
     settings = run.method_settings()
@@ -225,7 +225,7 @@ def test_compare_without_matplotlib(capsys: Capture, work_dir: Path, monkeypatch
 
 @pytest.fixture
 def run(capsys: Capture, work_dir: Path) -> Path:
-    assert run_cli(["train", "small.npz", *TINY.split(), "--out", "run"], capsys).code == 0
+    assert run_cli(["train", "small.npz", *f"--method metalabelnet {TINY} --out run".split()], capsys).code == 0
     return work_dir / "run"
 
 
@@ -268,7 +268,7 @@ def test_damaged_summary_gives_one_line_in_every_command(content: str, run: Path
         output = run_cli(words, capsys)
         assert (output.code, output.out, output.err.count("\n")) == (2, "", 1), words
         assert "run/summary.json " in output.err
-    output = run_cli(["train", "small.npz", *TINY.split(), "--out", "run", "--resume"], capsys)
+    output = run_cli(["train", "small.npz", *f"--method metalabelnet {TINY} --out run --resume".split()], capsys)
     assert output.code == 2
     assert "run/summary.json " in output.err.splitlines()[-1]
 

@@ -70,7 +70,11 @@ def run(python: Path, arguments: list[str], folder: Path) -> subprocess.Complete
 
 def test_training_needs_no_extra(python: Path, tmp_path: Path) -> None:
     write_npz(tmp_path / "tiny.npz")
-    output = run(python, ["-m", "metalabelnet", "train", "tiny.npz", *TINY.split(), "--out", "run"], tmp_path)
+    output = run(
+        python,
+        ["-m", "metalabelnet", "train", "tiny.npz", *f"--method metalabelnet {TINY} --out run".split()],
+        tmp_path,
+    )
     assert output.returncode == 0, output.stderr
     lines = output.stderr.splitlines()
     assert len(lines) == 6

@@ -182,6 +182,12 @@ def test_warm_up_is_a_share_of_that_of_the_recipe() -> None:
         assert not method.labeled_only(warmup)
 
 
+def test_a_run_of_one_epoch_has_no_warm_up() -> None:
+    one = StepRunner(small_run("metalabelnet-plus", epochs=1, warmup=0), problem_with_given_labels()).advance()
+    assert one.method.warmup == one.method.first_candidate == 0
+    assert one.method.soft_labels() is not None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

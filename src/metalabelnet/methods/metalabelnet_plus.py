@@ -126,7 +126,8 @@ class MetaLabelNetPlus(Method):
 
     def __init__(self, task: Task, settings: MetaLabelNetPlusSettings) -> None:
         super().__init__(task, settings)
-        self.warmup = max(1, round(settings.warmup_share * task.recipe.warmup))
+        warmup = task.recipe.warmup
+        self.warmup = max(min(1, warmup), round(settings.warmup_share * warmup))
         self.candidates_from = self.clean_from = self.warmup
         examples = to_input(task.train.x[:2], task.dtype)
         self.head = find_head(self.net, examples, len(task.train.classes), task.head)
