@@ -265,10 +265,10 @@ def _paper_table(name: str) -> Table:
 def _beyond_tables(cells: Cells) -> list[Table]:
     """Build a table of methods by column for each data set, then `metalabelnet-plus` against the other methods.
 
-    Data sets without a run of `metalabelnet-plus` are left out.
+    Data sets without a run are left out.
     """
     run = {column for (method, column, _), cell in cells.items() if method == beyond.PLUS and cell.ended}
-    shown = {_data_set(column) for column in run}
+    shown = {_data_set(column) for (_, column, _), cell in cells.items() if cell.ended}
     columns = [column for column in column_names(cells) if _data_set(column) in shown]
     result = []
     for data in dict.fromkeys(map(_data_set, columns)):
