@@ -29,6 +29,7 @@ from metalabelnet.engine.hopper.tiling import (
 )
 from metalabelnet.engine.kernel_selection import select_kernels
 from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
+from metalabelnet.engine.rewrites import additions
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.errors import InputError
 
@@ -449,7 +450,7 @@ def test_traced_tangent_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [_options(call) for call in calls if call.args[6] is not None] == [sums, adds_and_sums, adds_and_sums]
     for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
         assert _is_as_close_as_eager(actual, eager, exact)
-    monkeypatch.setattr(OperatorRewrites, "_add_affine", lambda *_: NotImplemented)
+    monkeypatch.setattr(additions, "_add_affine", lambda *_: NotImplemented)
     _, not_merged = _trace(step, x)
     torch.testing.assert_close(results, not_merged, rtol=1e-3, atol=1e-4)
 
@@ -555,7 +556,7 @@ def test_epilogues(generator: torch.Generator, layer: tuple[int, int, int, int],
         result = KERNELS.forward(_random(generator, 37, in_channels, height, width), weight)
     addend, factor = (30 * _random(generator, *result.y.shape) for _ in range(2))
     scale, shift = (_random(generator, result.y.shape[1], 1, 1, 1).float().flatten() for _ in range(2))
-    added = result.reissue(addend=addend)
+    added = result.add(addend)
     assert _is_close(added.y, result.y.float() + addend.float())
     mask = ChannelAffine(factor, scale, shift)
     with torch.backends.cudnn.flags(allow_tf32=False):

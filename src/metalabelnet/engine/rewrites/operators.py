@@ -9,8 +9,7 @@ BatchNorm                See `batch_norm`.
 bias before BatchNorm    A bias shifts the mean and changes nothing else: BatchNorm reads the tensor without the bias.
                          The bias has no gradient, because BatchNorm's gradient sums to zero over samples and pixels.
 convolutions             On CUDA: see `convolution`. Custom kernels fuse the operators that follow into their epilogue:
-                         BatchNorm's sums, the sum of a tangent's two convolutions, BatchNorm with fixed statistics and
-                         ReLU. Whether the epilogue is needed is known only when the following operator is traced; the
+                         BatchNorm's sums, additions (see `additions`), BatchNorm with fixed statistics and ReLU. Whether the epilogue is needed is known only when the following operator is traced; the
                          convolution is then issued again with it, and the first one is removed as dead code.
 """
 
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from metalabelnet.core.forward_ad_cache import broadcast_channels
 from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
 from metalabelnet.engine.materialize import materialize
+from metalabelnet.engine.rewrites.additions import Additions
 from metalabelnet.engine.rewrites.batch_norm import (
     backward_sums,
     batch_norm_backward,
@@ -78,6 +77,12 @@ class OperatorRewrites:
             self._relu_grads,
         )
         self._inside_rewrite = False
+        additions = Additions(
+            conv_results=self._conv_results,
+            bias_added=self._bias_added,
+            bn_eval=self._bn_eval,
+            bn_grads=self._bn_grads,
+        )
         self.table: dict[Any, Callable[..., Any]] = {
             aten.relu.default: self._relu,
             aten.threshold_backward.default: self._relu_backward,
@@ -91,7 +96,8 @@ class OperatorRewrites:
             aten.cudnn_batch_norm.default: self._cudnn_batch_norm,
             aten.native_batch_norm_backward.default: self._native_batch_norm_backward,
             aten.cudnn_batch_norm_backward.default: self._cudnn_batch_norm_backward,
-            aten.add_.Tensor: self._add_,
+            aten.add.Tensor: additions.add,
+            aten.add_.Tensor: additions.add_,
             aten.copy_.default: self._copy_,
             aten._to_copy.default: self._to_copy,  # noqa: SLF001 (its only name)
             aten.convolution_backward.default: self._convolution_backward,
@@ -110,10 +116,10 @@ class OperatorRewrites:
     def _relu(self, x: Tensor) -> Any:
         if self._inside_rewrite:
             return NotImplemented
-        if (fact := self._bn_eval.get(x)) is None:
+        result, scale, shift = self._bn_eval.get(x) or (None, None, None)
+        if result is None or result.addend is not None:  # a kernel that adds a tensor has no such epilogue
             y = self._call(aten.relu.default, x)
         else:
-            result, scale, shift = fact
             y = result.affine_relu(scale, shift)[:, : x.shape[1]].to(x.dtype)
         self._relu_inputs[y] = x
         return y
@@ -346,36 +352,6 @@ class OperatorRewrites:
         biased = y + bias.view(-1, *(1,) * (y.ndim - 2))
         self._bias_added[biased] = y, bias
         return biased
-
-    def _add_(self, x: Tensor, y: Any, *, alpha: float = 1) -> Any:
-        """Fuse the sums of tangents: two convolutions, or BatchNorm's gradient and a function of its input."""
-        if not isinstance(y, Tensor) or alpha != 1:
-            return NotImplemented
-        if (affine_grad := self._bn_grads.get(x)) is not None and (fact := self._bn_eval.get(y)) is not None:
-            return self._add_affine(x, affine_grad, *fact)
-        unbiased, bias = self._bias_added.get(y) or (y, None)
-        first, second = self._conv_results.get(x), self._conv_results.get(unbiased)
-        if first is None or second is None or first.y.shape != second.y.shape:
-            return NotImplemented
-        # The second kernel adds the output of the first, which is issued again because x is overwritten.
-        result = second.reissue(addend=first.reissue().y)
-        total = result.y[:, : x.shape[1]]
-        self._conv_results[total] = result
-        x.copy_(total if bias is None else total + bias.view(-1, 1, 1))
-        if bias is None:
-            self._conv_results.set_after_write(x, result)
-        else:
-            self._bias_added.set_after_write(x, (total, bias))
-        return x
-
-    def _add_affine(self, x: Tensor, affine_grad: AffineGrad, result: ConvResult, scale: Tensor, shift: Tensor) -> Any:
-        """Merge two affine functions of the same tensor into one."""
-        if storage_key(affine_grad.x) != storage_key(result.y):
-            return NotImplemented
-        grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in affine_grad[:2])
-        scale, shift = materialize(affine_grad.x_scale + scale), materialize(affine_grad.shift + shift)
-        affine = values * broadcast_channels(scale, x) + broadcast_channels(shift, x)
-        return x.copy_(grad * broadcast_channels(affine_grad.grad_scale, x) + affine)
 
     def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *options: Any) -> Any:
         if self._inside_rewrite:
