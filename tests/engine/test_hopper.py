@@ -32,6 +32,7 @@ from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
 from metalabelnet.engine.rewrites import additions
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.errors import InputError
+from metalabelnet.nets.resnet import PreActResNet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -422,6 +423,97 @@ def test_branches_are_traced_correctly() -> None:
     assert [call for call in calls if call.args[6] is not None]  # at least inside the block
     for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
         assert _is_as_close_as_eager(actual, eager, exact)
+
+
+def _preact_net(*, depths: tuple[int, ...] = (2, 1)) -> PreActResNet:
+    """Blocks of 16 channels with an identity as their shortcut, and one of 24 channels with a convolution."""
+    torch.manual_seed(0)
+    net = PreActResNet((3, 8, 8), 5, stem=16, widths=(16, 24)[: len(depths)], depths=depths, final_norm=True)
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.copy_(torch.linspace(0.7, 1.5, len(layer.weight)))
+                layer.bias.copy_(torch.linspace(0.3, -0.3, len(layer.bias)))
+    return net
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_residual_blocks_are_fused() -> None:
+    """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right."""
+    net, x = _preact_net(), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    weights = list(net.parameters())
+
+    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision_context():
+            loss = cross_entropy(net(x).float(), torch.arange(4))
+        return loss.detach(), *torch.autograd.grad(loss, weights)
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    module = _make_graph(step, x)
+    KERNELS.finalize(module, concurrent_runs=1)
+    calls = [node for node in module.graph.nodes if node.target is CONV_OPERATOR]
+    first, second, dgrad = (True, False, False, False), (True, True, False, False), (False, False, True, True)
+    assert [_options(call) for call in calls] == [first] + [first, second] * 2 + [dgrad] * 4
+    with torch.no_grad():
+        results = module(x)
+    for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
+        assert _is_as_close_as_eager(actual, eager, exact)
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_tangents_of_residual_blocks_are_fused() -> None:
+    """Of a tangent's two convolutions, the first adds the shortcut's tangent, and the second adds the first."""
+    net, x = _preact_net(depths=(2,)), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    theta = trainable_parameters(net)
+    g = torch.Generator().manual_seed(1)
+    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
+
+    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
+        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
+        logits = forward(net, x, theta, **same, cache=cache)
+        with forward_ad.dual_level():
+            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
+            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
+        return logits.detach(), tangents.detach()
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    calls, results = _trace(step, x)
+    sums, adds_and_sums = (False, False, True, False), (False, True, True, False)
+    assert [_options(call) for call in calls if call.args[6] is not None] == [sums] + [adds_and_sums] * 4
+    addends = [call.args[5].args[0] for call in calls if _options(call) == adds_and_sums]
+    assert [_options(addend)[1] for addend in addends] == [False, True] * 2
+    for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
+        assert _is_as_close_as_eager(actual, eager, exact)
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_predictions_of_residual_blocks() -> None:
+    """BatchNorm with fixed statistics and ReLU are in the first kernel of a block; the sum of a block is stored.
+
+    The stem's kernel is called twice: for the first block's BatchNorm and for its shortcut.
+    """
+    net, x = _preact_net(depths=(2,)), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    net(x)
+    net.eval()
+
+    def float32_step(x: Tensor) -> tuple[Tensor]:
+        with mixed_precision_context(), torch.no_grad():
+            return (net(x).float(),)
+
+    def step(x: Tensor) -> tuple[Tensor]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    calls, (logits,) = _trace(step, x)
+    first, second = (False, False, False, True), (False, True, False, False)
+    assert [_options(call) for call in calls] == [(False,) * 4, first] + [first, second] * 2
+    assert _is_as_close_as_eager(logits, step(x)[0], float32_step(x)[0])
 
 
 @pytest.mark.usefixtures("emulated_kernels")

@@ -49,7 +49,10 @@ class ConvResult(Protocol):
         """The tensor that the kernel adds to the convolution."""
 
     def add(self, addend: Tensor) -> ConvResult:
-        """Compute `y + addend` for a result without an addend, with the sums of the output and of its squares."""
+        """Compute the convolution plus this addend, with the sums of the output and of its squares.
+
+        The result has one addend: that of `self`, if any, is replaced.
+        """
 
     def reissue(self, *, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None) -> ConvResult:
         """Compute y again and, with a factor, the sums per channel of the output and of its product with the factor.

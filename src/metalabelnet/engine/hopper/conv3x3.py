@@ -112,8 +112,7 @@ class HopperConvResult(NamedTuple):
     addend: Tensor | None
 
     def add(self, addend: Tensor) -> HopperConvResult:
-        """Compute `y + addend` for a result without an addend, with the sums of the output and of its squares."""
-        assert self.addend is None
+        """Compute the convolution plus this addend, with the sums of the output and of its squares."""
         return _run(self.x, self.weight, self.y.shape[1], addend, sum_squares=True)
 
     def reissue(self, *, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None) -> HopperConvResult:

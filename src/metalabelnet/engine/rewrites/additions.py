@@ -1,9 +1,9 @@
 """Rewrite: additions to the output of a custom convolution kernel move into the kernel's epilogue.
 
-    residual block    conv(a) + shortcut: the kernel adds the shortcut, and sums what the next BatchNorm needs
-    tangent           ẋ ⊛ W + x ⊛ Ẇ: the second kernel adds the output of the first; in a residual block, the first
-                      adds the tangent of the shortcut
-    BatchNorm         the sum of its gradient and an affine function of its input is one expression
+residual block    conv(a) + shortcut: the kernel adds the shortcut, and sums what the next BatchNorm needs
+tangent           ẋ ⊛ W + x ⊛ Ẇ: the second kernel adds the output of the first; in a residual block, the first
+adds the tangent of the shortcut
+BatchNorm         the sum of its gradient and an affine function of its input is one expression
 """
 
 from __future__ import annotations

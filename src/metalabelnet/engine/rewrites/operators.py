@@ -9,7 +9,8 @@ BatchNorm                See `batch_norm`.
 bias before BatchNorm    A bias shifts the mean and changes nothing else: BatchNorm reads the tensor without the bias.
                          The bias has no gradient, because BatchNorm's gradient sums to zero over samples and pixels.
 convolutions             On CUDA: see `convolution`. Custom kernels fuse the operators that follow into their epilogue:
-                         BatchNorm's sums, additions (see `additions`), BatchNorm with fixed statistics and ReLU. Whether the epilogue is needed is known only when the following operator is traced; the
+                         BatchNorm's sums, additions (see `additions`), BatchNorm with fixed statistics and ReLU.
+                         Whether the epilogue is needed is known only when the following operator is traced; the
                          convolution is then issued again with it, and the first one is removed as dead code.
 """
 
