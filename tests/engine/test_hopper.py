@@ -439,13 +439,16 @@ def _preact_net(*, depths: tuple[int, ...] = (2, 1)) -> PreActResNet:
 
 @pytest.mark.usefixtures("emulated_kernels")
 def test_residual_blocks_are_fused() -> None:
-    """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right."""
-    net, x = _preact_net(), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right.
+
+    The last block's first convolution has stride 2 and no custom kernel, but the dgrad kernel behind it reads its output.
+    """
+    net, x = _preact_net(), IMAGES[:2].contiguous(memory_format=torch.channels_last)
     weights = list(net.parameters())
 
     def float32_step(x: Tensor) -> tuple[Tensor, ...]:
         with mixed_precision_context():
-            loss = cross_entropy(net(x).float(), torch.arange(4))
+            loss = cross_entropy(net(x).float(), torch.arange(2))
         return loss.detach(), *torch.autograd.grad(loss, weights)
 
     def step(x: Tensor) -> tuple[Tensor, ...]:
@@ -456,7 +459,7 @@ def test_residual_blocks_are_fused() -> None:
     KERNELS.finalize(module, concurrent_runs=1)
     calls = [node for node in module.graph.nodes if node.target is CONV_OPERATOR]
     first, second, dgrad = (True, False, False, False), (True, True, False, False), (False, False, True, True)
-    assert [_options(call) for call in calls] == [first] + [first, second] * 2 + [dgrad] * 4
+    assert [_options(call) for call in calls] == [first] + [first, second] * 2 + [second] + [dgrad] * 5
     with torch.no_grad():
         results = module(x)
     for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):

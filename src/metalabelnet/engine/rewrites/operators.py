@@ -32,7 +32,12 @@ from metalabelnet.engine.rewrites.batch_norm import (
     scale_and_shift,
     update_running_stat,
 )
-from metalabelnet.engine.rewrites.convolution import convolution, convolution_backward, pad_channels
+from metalabelnet.engine.rewrites.convolution import (
+    CHANNEL_MULTIPLE,
+    convolution,
+    convolution_backward,
+    pad_channels,
+)
 from metalabelnet.engine.rewrites.max_pool import PooledWindows, gather_maxima, max_pool, max_pool_backward
 from metalabelnet.engine.tensor_facts import TensorFacts, storage_key
 
@@ -60,7 +65,8 @@ class OperatorRewrites:
         self._sums_to_zero = TensorFacts()  # True for tensors that sum to zero over samples and pixels
         self._bias_added = TensorFacts()  # the tensor before a bias was added, and the bias
         self._conv_results = TensorFacts()  # the ConvResult, by the output of a custom forward or dgrad kernel
-        self._bn_train = TensorFacts()  # ChannelAffine over a kernel's output, by BatchNorm's output, also pooled
+        self._stored = TensorFacts()  # the bfloat16 tensor that custom kernels can read, by its copy in float32
+        self._bn_train = TensorFacts()  # ChannelAffine over a stored tensor, by BatchNorm's output, also pooled
         self._bn_eval = TensorFacts()  # ConvResult, scale and shift, by the output of BatchNorm with fixed statistics
         self._bn_grads = TensorFacts()  # AffineGrad, by BatchNorm's gradient with respect to its input
         self._relu_grads = TensorFacts()  # ConvResult and ChannelAffine, by ReLU's gradient
@@ -235,8 +241,9 @@ class OperatorRewrites:
         sums = result and result.channel_sums(x.shape[1])
         y, mean, var, invstd = batch_norm_train(unbiased, weight, bias, eps, sums)
         self._bn_inputs[x] = unbiased, mean
-        if result is not None:
-            self._bn_train[y] = ChannelAffine(result.y, *scale_and_shift(weight, bias, mean, invstd))
+        stored = self._stored.get(unbiased) if result is None else result.y
+        if stored is not None:
+            self._bn_train[y] = ChannelAffine(stored, *scale_and_shift(weight, bias, mean, invstd))
         mean = mean if conv_bias is None else mean + conv_bias
         count = x.numel() // x.shape[1]
         if running_mean is not None and running_var is not None:
@@ -311,9 +318,13 @@ class OperatorRewrites:
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
         facts = self._sums_to_zero, self._bias_added, self._pool_grads, *self._copied_facts
-        if self._inside_rewrite or all(fact.get(x) is None for fact in facts):
+        is_operand = self.rewrite_convolutions and kwargs.get("dtype") == torch.float32 and _is_kernel_operand(x)
+        if self._inside_rewrite or not (is_operand or any(fact.get(x) is not None for fact in facts)):
             return NotImplemented
-        return self._copy_with_facts(x, **kwargs)
+        copy = self._copy_with_facts(x, **kwargs)
+        if is_operand:
+            self._stored[copy] = x
+        return copy
 
     def _copy_with_facts(self, x: Tensor, **kwargs: Any) -> Tensor:
         """Return a copy of a tensor, with the tensor's facts."""
@@ -375,3 +386,9 @@ class OperatorRewrites:
         if result is not None:
             self._conv_results[dgrad] = result
         return dgrad, wgrad, bias_grad
+
+
+def _is_kernel_operand(x: Tensor) -> bool:
+    """Tell whether a custom kernel can read a tensor next to its output: bfloat16, channels last, without padding."""
+    is_image = x.ndim == 4 and x.dtype == torch.bfloat16 and x.shape[1] % CHANNEL_MULTIPLE == 0
+    return is_image and x.is_contiguous(memory_format=torch.channels_last)
