@@ -441,7 +441,7 @@ def _preact_net(*, depths: tuple[int, ...] = (2, 1)) -> PreActResNet:
 def test_residual_blocks_are_fused() -> None:
     """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right.
 
-    The last block's first convolution has stride 2 and no custom kernel, but the dgrad kernel behind it reads its output.
+    The first convolution of the last block has stride 2 and is cuDNN's; the dgrad kernel behind it reads its output.
     """
     net, x = _preact_net(), IMAGES[:2].contiguous(memory_format=torch.channels_last)
     weights = list(net.parameters())
