@@ -5,8 +5,10 @@
     python benchmarks/step.py --batch 64 --only eager --json out.json
     python benchmarks/step.py --only double-backward "phase 2, exact"   the closed form and compiling, apart
     python benchmarks/step.py --net torchvision:resnet50 --batch 32 --size 224 --runs 1
+    python benchmarks/step.py --net preact-resnet18 --runs 1 --processes --profile kernels
 
-On CUDA, compiled steps are compiled first, which takes about a minute per row. Times are medians of several repeats
+On CUDA, compiled steps are compiled first, which takes about a minute per row; with `--processes` all rows are compiled
+at the same time, each in its own process, and then timed one after another. Times are medians of several repeats
 with the device synchronized after each. Memory on CUDA is the peak of allocated memory while stepping or, for compiled
 steps, the memory that stays reserved. On a CPU every row has its own process, and memory is the peak resident memory
 without what the imports take. `double-backward` is the iteration as the paper's authors implemented it.
@@ -21,7 +23,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,16 +40,20 @@ from metalabelnet.train.build_method import build_method
 from metalabelnet.train.settings import Run
 from metalabelnet.train.versions import commit, versions
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
 MEMORY_OF_IMPORTS = peak_memory_mib()
 MAX_AUGMENTED_SIZE = 64  # larger images are not cropped
 DOUBLE_BACKWARD = "phase 2, double-backward, eager"
+ROW_OPTIONS = ("net", "batch", "size", "seconds", "runs", "kernels")  # what a row's process needs to know
 
 
-def make_problem(batch: int, device: str, size: int) -> Problem:
+def make_problem(count: int, device: str, size: int) -> Problem:
     """Return random images: the cost of a step does not depend on their content."""
     g = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (batch, 3, size, size), generator=g).to(torch.uint8)
-    y = torch.arange(batch) % 10
+    x = torch.randint(0, 256, (count, 3, size, size), generator=g).to(torch.uint8)
+    y = torch.arange(count) % 10
     rows = make_rows(x, y, true=y, classes=tuple("0123456789"), what="random images").to(device)
     return Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0, holds_out=False)
 
@@ -55,7 +61,7 @@ def make_problem(batch: int, device: str, size: int) -> Problem:
 def make_engine(
     args: argparse.Namespace, device: str, *, compiled: bool, seed: int = 0, concurrent_runs: int = 1, **changes: Any
 ) -> Any:
-    """Return an engine whose method is in the phase that is timed, and the inputs of a step."""
+    """Return an engine whose method is in the phase that is timed, and its batches."""
     net = args.net.removeprefix("torchvision:")
     torchvision_net = None
     if net != args.net:
@@ -64,8 +70,8 @@ def make_engine(
         torch.manual_seed(seed)
         torchvision_net = torchvision.models.get_model(net, num_classes=10)
     changes |= {"net": "auto" if torchvision_net else net, "batch_size": args.batch, "device": device, "seed": seed}
-    run = Run(warmup=0, epochs=1, **changes)
-    data = make_problem(args.batch, device, args.size)
+    run = Run(**{"warmup": 0, "epochs": 1, **changes})
+    data = make_problem(getattr(args, "rows", args.batch), device, args.size)
     method = build_method(run, data, torchvision_net)
     batches = Batches(
         train=data.train,
@@ -83,7 +89,7 @@ def make_engine(
     bf16 = run.dtype == "bf16"
     kernels = args.kernels if compiled and bf16 else "auto"
     options = {"traced": compiled, "bf16": bf16, "kernels": kernels, "concurrent_runs": concurrent_runs}
-    return Engine(method, batches.make_batch, **options), next(batches.plan_epoch(0, labeled_only=False))
+    return Engine(method, batches.make_batch, **options), batches
 
 
 def measure_row(name: str, args: argparse.Namespace, device: str, **changes: Any) -> dict[str, Any]:
@@ -98,13 +104,15 @@ def measure_row(name: str, args: argparse.Namespace, device: str, **changes: Any
     for seed in range(runs):
         stream = torch.cuda.Stream() if cuda else None
         with torch.cuda.stream(stream):
-            engine, inputs = make_engine(args, device, compiled=compiled, seed=seed, concurrent_runs=runs, **changes)
+            engine, batches = make_engine(args, device, compiled=compiled, seed=seed, concurrent_runs=runs, **changes)
+            inputs = next(batches.plan_epoch(0, labeled_only=False))
             engine.step(inputs)
         concurrent.append((engine, inputs, stream))
     first_step = time.perf_counter() - start
     if cuda:
         torch.cuda.synchronize()
         free_gpu_memory()
+    wait_for_start(args)
 
     def step() -> None:
         for engine, inputs, stream in concurrent:
@@ -112,6 +120,8 @@ def measure_row(name: str, args: argparse.Namespace, device: str, **changes: Any
                 engine.step(inputs)
 
     ms = milliseconds(step, cuda=cuda, seconds=args.seconds) / runs
+    if args.profile and cuda:
+        write_kernel_table(step, args.profile / f"{name.replace(', ', '-').replace(' ', '-')}.txt")
     executed = [engine.executed() for engine, _, _ in concurrent]
     compiled = all(entry["execution"] == "compiled" for entry in executed)
     # Replaying a CUDA graph allocates nothing: its memory was reserved when it was captured.
@@ -119,19 +129,45 @@ def measure_row(name: str, args: argparse.Namespace, device: str, **changes: Any
     return {"row": name, "ms": ms, "MiB": memory, "first_step_s": first_step, "executed": executed[0]}
 
 
+def wait_for_start(args: argparse.Namespace) -> None:
+    """With `--wait`, say that everything is compiled, and wait for a line on the standard input before timing."""
+    if args.wait:
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+
 def gpu_memory_mib(*, compiled: bool) -> float:
     """Return the GPU memory that steps need."""
     return (torch.cuda.memory_reserved() if compiled else torch.cuda.max_memory_allocated()) / 2**20
 
 
-def measure_in_subprocess(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure a row in its own process, to measure its memory."""
-    names = ("net", "batch", "size", "seconds", "runs", "kernels")
-    options = [text for option in names for text in (f"--{option}", str(getattr(args, option)))]
-    command = [sys.executable, __file__, *options, "--row", name]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    result: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return result
+def write_kernel_table(step: Callable[[], None], path: Path) -> None:
+    """Write the GPU kernels of a step, with the times of ten steps, longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(10):
+            step()
+        torch.cuda.synchronize()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    averages = profile.key_averages()
+    path.write_text(averages.table(sort_by="self_cuda_time_total", row_limit=-1, max_name_column_width=100))
+
+
+def measure_in_subprocesses(names: Iterable[str], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure rows in processes of their own: all make their first step at the same time and are then timed in turn."""
+    options = [text for option in ROW_OPTIONS for text in (f"--{option}", str(getattr(args, option)))]
+    options += ["--profile", str(args.profile)] if args.profile else []
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, __file__, *options, "--wait", "--row"]
+    children = [subprocess.Popen([*command, name], **pipes) for name in names]
+    for child in children:
+        while child.stdout.readline() not in ("ready\n", ""):
+            pass
+    wait_for_start(args)
+    for child in children:
+        out, _ = child.communicate("\n")
+        if child.returncode:
+            raise subprocess.CalledProcessError(child.returncode, child.args)
+        yield json.loads(out.splitlines()[-1])
 
 
 def measure_rivals(args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
@@ -152,6 +188,7 @@ def measure_rivals(args: argparse.Namespace, device: str) -> list[dict[str, Any]
 def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each row."""
     plain, phase2, plus = ({"method": m} for m in ("cross-entropy", "metalabelnet", "metalabelnet-plus"))
+    dividemix = {"method": "dividemix"}
     double_backward = {**phase2, "settings": {"differentiation": "double-backward"}}
     compiled, bf16 = {"compiled": True}, {"compiled": True, "dtype": "bf16"}
     rows: dict[str, dict[str, Any]] = {
@@ -160,6 +197,7 @@ def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
         "phase 2 of plus, exact, eager": plus,
         "phase 2, finite-difference, eager": {**phase2, "settings": {"differentiation": "finite-difference"}},
         DOUBLE_BACKWARD: double_backward,
+        "DivideMix, eager": dividemix,
         "plain step, compiled": plain | compiled,
         "phase 2, double-backward, compiled": double_backward | compiled,
         "phase 2, exact, compiled": phase2 | compiled,
@@ -170,6 +208,7 @@ def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
             "phase 2, double-backward, compiled, bf16": double_backward | bf16,
             "phase 2, exact, compiled, bf16": phase2 | bf16,
             "phase 2 of plus, exact, compiled, bf16": plus | bf16,
+            "DivideMix, compiled, bf16": dividemix | bf16,
         }
     if device == "cuda" and runs > 1:
         rows |= {
@@ -190,8 +229,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", default="auto", choices=KERNELS, help="convolution kernels of compiled bf16 rows")
     parser.add_argument("--only", metavar="TEXT", nargs="+", help="rows whose name contains one of these")
     parser.add_argument("--rivals", action="store_true", help="measure TorchOpt, higher and betty, too")
+    parser.add_argument("--processes", action="store_true", help="compile all rows at once, each in its own process")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write a table of GPU kernels for each row")
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -201,15 +243,19 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = list_rows(device, args.runs)
     if args.row:
-        print(json.dumps(measure_row(args.row, args, device, **rows[args.row])))
+        with tf32_and_cudnn_benchmark():
+            print(json.dumps(measure_row(args.row, args, device, **rows[args.row])))
         return
+    names = [name for name in rows if not args.only or any(text in name for text in args.only)]
+    if device == "cpu":
+        measured = (r for name in names for r in measure_in_subprocesses([name], args))
+    elif args.processes:
+        measured = measure_in_subprocesses(names, args)
+    else:
+        measured = (measure_row(name, args, device, **rows[name]) for name in names)
     results = []
     with tf32_and_cudnn_benchmark():
-        for name, changes in rows.items():
-            if args.only and not any(text in name for text in args.only):
-                continue
-            in_subprocess = device == "cpu"
-            r = measure_in_subprocess(name, args) if in_subprocess else measure_row(name, args, device, **changes)
+        for r in measured:
             results.append(r)
             print(
                 f"{r['row']:38s} {r['ms']:9.3f} ms {r['MiB']:8.0f} MiB   first step {r['first_step_s']:.1f} s",

@@ -80,6 +80,44 @@ def test_kernels_of_the_speed_page() -> None:
     assert "{} and {} ms with our kernels, {} and {} ms with cuDNN's".format(*stored) in text
 
 
+def speed_section(title: str) -> str:
+    text = (PAGES / "speed.md").read_text(encoding="utf-8").partition(f"## {title}\n")[2]
+    return text.partition("\n## ")[0]
+
+
+def test_closed_form_and_double_backward() -> None:
+    text = (ROOT / "results" / "speed" / "2026-11-18-h200-double-backward.json").read_text()
+    stored = {row["row"]: row for row in json.loads(text)["rows"]}
+    page = speed_section("Closed form and double backward")
+    kinds = ("double-backward", "exact")
+    for name, *cells in table_rows(page):
+        rows = [stored[f"phase 2, {kind}, {name.removesuffix(', TF32')}"] for kind in kinds]
+        assert cells == [f"{row['ms']:.2f} ms, {row['MiB']:.0f} MiB" for row in rows]
+    gains = {}
+    for how in ("compiled, bf16", "compiled"):
+        double_backward, exact = (stored[f"phase 2, {kind}, {how}"]["ms"] for kind in kinds)
+        gains[how] = round(100 * (double_backward / exact - 1))
+    assert gains["compiled"] == 0
+    assert f"gains {gains['compiled, bf16']} % in bf16 and nothing in TF32" in " ".join(page.split())
+
+
+def test_speed_of_preact_resnet18() -> None:
+    text = (ROOT / "results" / "speed" / "2026-11-18-h200-preact-resnet18.json").read_text()
+    runs = json.loads(text)["runs"]
+    stored, epoch = {row["row"]: row for row in runs["step"]["rows"]}, runs["epoch"]
+    page = speed_section("PreAct ResNet-18 on an H200")
+    rows = table_rows(page)
+    assert [row[0] for row in rows] == ["plain step", "phase 2, exact"]
+    for name, *cells in rows:
+        assert cells == [f"{stored[f'{name}, {how}']['ms']:.2f} ms" for how in ("eager", "compiled, bf16")]
+    step_ms, first = 1000 * epoch["steps_s"] / epoch["steps"], stored["phase 2, exact, compiled, bf16"]["first_step_s"]
+    sentences = " ".join(page.split())
+    assert f"takes {epoch['epoch_s']:.1f} s compiled: {epoch['steps']} steps of {step_ms:.1f} ms" in sentences
+    assert f"and {epoch['end_of_epoch_s']:.1f} s for dividing the rows" in sentences
+    assert f"an eager step takes {stored['DivideMix, eager']['ms']:.0f} ms" in sentences
+    assert f"The first step of phase 2 took {first:.0f} s" in sentences
+
+
 def test_table_of_informative_samples() -> None:
     lines = (ROOT / "results" / "review" / "informative.jsonl").read_text().splitlines()
     table = load_benchmark("informative").table([json.loads(line) for line in lines])

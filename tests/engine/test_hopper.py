@@ -29,8 +29,10 @@ from metalabelnet.engine.hopper.tiling import (
 )
 from metalabelnet.engine.kernel_selection import select_kernels
 from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
+from metalabelnet.engine.rewrites import additions
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.errors import InputError
+from metalabelnet.nets.resnet import PreActResNet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ LAYERS = [  # height, width, input channels, output channels
     (8, 8, 128, 200),
     (8, 8, 200, 128),
     (8, 8, 200, 200),
+    (8, 8, 256, 256),
     (56, 56, 64, 64),
     (24, 40, 72, 24),
     (8, 16, 16, 8),
@@ -423,6 +426,100 @@ def test_branches_are_traced_correctly() -> None:
         assert _is_as_close_as_eager(actual, eager, exact)
 
 
+def _preact_net(*depths: int) -> PreActResNet:
+    """Blocks of 16 channels with an identity as their shortcut, and one of 24 channels with a convolution."""
+    torch.manual_seed(0)
+    net = PreActResNet((3, 8, 8), 5, stem=16, widths=(16, 24)[: len(depths)], depths=depths, final_norm=True)
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.copy_(torch.linspace(0.7, 1.5, len(layer.weight)))
+                layer.bias.copy_(torch.linspace(0.3, -0.3, len(layer.bias)))
+    return net
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_residual_blocks_are_fused() -> None:
+    """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right.
+
+    The first convolution of the last block has stride 2 and is cuDNN's; the dgrad kernel behind it reads its output.
+    """
+    net, x = _preact_net(1, 1), IMAGES[:2].contiguous(memory_format=torch.channels_last)
+    weights = list(net.parameters())
+
+    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision_context():
+            loss = cross_entropy(net(x).float(), torch.arange(2))
+        return loss.detach(), *torch.autograd.grad(loss, weights)
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    module = _make_graph(step, x)
+    KERNELS.finalize(module, concurrent_runs=1)
+    calls = [node for node in module.graph.nodes if node.target is CONV_OPERATOR]
+    first, second, dgrad = (True, False, False, False), (True, True, False, False), (False, False, True, True)
+    assert [_options(call) for call in calls] == [first, first, second, second] + [dgrad] * 3
+    with torch.no_grad():
+        results = module(x)
+    for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
+        assert _is_as_close_as_eager(actual, eager, exact)
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_tangents_of_residual_blocks_are_fused() -> None:
+    """Of a tangent's two convolutions, the first adds the shortcut's tangent, and the second adds the first."""
+    net, x = _preact_net(1), IMAGES[:2, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    theta = trainable_parameters(net)
+    g = torch.Generator().manual_seed(1)
+    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
+
+    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
+        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
+        logits = forward(net, x, theta, **same, cache=cache)
+        with forward_ad.dual_level():
+            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
+            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
+        return logits.detach(), tangents.detach()
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    calls, results = _trace(step, x)
+    sums, adds_and_sums = (False, False, True, False), (False, True, True, False)
+    assert [_options(call) for call in calls if call.args[6] is not None] == [sums] + [adds_and_sums] * 2
+    addends = [call.args[5].args[0] for call in calls if _options(call) == adds_and_sums]
+    assert [_options(addend)[1] for addend in addends] == [False, True]
+    for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
+        assert _is_as_close_as_eager(actual, eager, exact)
+
+
+@pytest.mark.usefixtures("emulated_kernels")
+def test_predictions_of_residual_blocks() -> None:
+    """BatchNorm with fixed statistics and ReLU are in the first kernel of a block; the sum of a block is stored.
+
+    The stem's kernel is called twice: for the first block's BatchNorm and for its shortcut.
+    """
+    net, x = _preact_net(2), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
+    net(x)
+    net.eval()
+
+    def float32_step(x: Tensor) -> tuple[Tensor]:
+        with mixed_precision_context(), torch.no_grad():
+            return (net(x).float(),)
+
+    def step(x: Tensor) -> tuple[Tensor]:
+        with mixed_precision(enabled=True):
+            return float32_step(x)
+
+    calls, (logits,) = _trace(step, x)
+    first, second = (False, False, False, True), (False, True, False, False)
+    assert [_options(call) for call in calls] == [(False,) * 4, first] + [first, second] * 2
+    assert _is_as_close_as_eager(logits, step(x)[0], float32_step(x)[0])
+
+
 @pytest.mark.usefixtures("emulated_kernels")
 def test_traced_tangent_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of a tangent's two convolutions adds the first, and sums what BatchNorm needs."""
@@ -449,7 +546,7 @@ def test_traced_tangent_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [_options(call) for call in calls if call.args[6] is not None] == [sums, adds_and_sums, adds_and_sums]
     for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
         assert _is_as_close_as_eager(actual, eager, exact)
-    monkeypatch.setattr(OperatorRewrites, "_add_affine", lambda *_: NotImplemented)
+    monkeypatch.setattr(additions, "_add_affine", lambda *_: NotImplemented)
     _, not_merged = _trace(step, x)
     torch.testing.assert_close(results, not_merged, rtol=1e-3, atol=1e-4)
 
@@ -555,7 +652,7 @@ def test_epilogues(generator: torch.Generator, layer: tuple[int, int, int, int],
         result = KERNELS.forward(_random(generator, 37, in_channels, height, width), weight)
     addend, factor = (30 * _random(generator, *result.y.shape) for _ in range(2))
     scale, shift = (_random(generator, result.y.shape[1], 1, 1, 1).float().flatten() for _ in range(2))
-    added = result.reissue(addend=addend)
+    added = result.add(addend)
     assert _is_close(added.y, result.y.float() + addend.float())
     mask = ChannelAffine(factor, scale, shift)
     with torch.backends.cudnn.flags(allow_tf32=False):

@@ -44,16 +44,24 @@ class ConvResult(Protocol):
     def y(self) -> Tensor:
         """The output; it may have more channels than the layer, with zeros in those that are padding."""
 
-    def reissue(
-        self, *, addend: Tensor | None = None, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None
-    ) -> ConvResult:
-        """Compute `y + addend` and, per channel, the sums of the output and of its product with `factor`.
+    @property
+    def addend(self) -> Tensor | None:
+        """The tensor that the kernel adds to the convolution."""
+
+    def add(self, addend: Tensor) -> ConvResult:
+        """Compute the convolution plus this addend, with the sums of the output and of its squares.
+
+        The result has one addend: that of `self`, if any, is replaced.
+        """
+
+    def reissue(self, *, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None) -> ConvResult:
+        """Compute y again and, with a factor, the sums per channel of the output and of its product with the factor.
 
         With `relu_mask` the output is zero where that expression is not positive, and the factor is `relu_mask.x`.
         """
 
     def affine_relu(self, scale: Tensor, shift: Tensor) -> Tensor:
-        """Compute `relu(scale * y + shift)` instead of y."""
+        """Compute `relu(scale * y + shift)` instead of y, for a result without an addend."""
 
     def channel_sums(self, channels: int) -> tuple[Tensor, Tensor]:
         """Return the sums of the first channels' outputs, and of their squares or of their products with the factor."""

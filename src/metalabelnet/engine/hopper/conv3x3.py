@@ -111,22 +111,24 @@ class HopperConvResult(NamedTuple):
     weight: Tensor
     addend: Tensor | None
 
-    def reissue(
-        self, *, addend: Tensor | None = None, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None
-    ) -> HopperConvResult:
-        """Compute `y + addend` and, per channel, the sums of the output and of its product with `factor`.
+    def add(self, addend: Tensor) -> HopperConvResult:
+        """Compute the convolution plus this addend, with the sums of the output and of its squares."""
+        return _run(self.x, self.weight, self.y.shape[1], addend, sum_squares=True)
+
+    def reissue(self, *, factor: Tensor | None = None, relu_mask: ChannelAffine | None = None) -> HopperConvResult:
+        """Compute y again and, with a factor, the sums per channel of the output and of its product with the factor.
 
         With `relu_mask` the output is zero where that expression is not positive, and the factor is `relu_mask.x`.
         """
-        addend = self.addend if addend is None else addend
         channels = self.y.shape[1]
         if relu_mask is None:
-            return _run(self.x, self.weight, channels, addend, factor)
+            return _run(self.x, self.weight, channels, self.addend, factor)
         scale, shift = (pad_to(each, channels) for each in (relu_mask.scale, relu_mask.shift))
-        return _run(self.x, self.weight, channels, addend, relu_mask.x, scale, shift)
+        return _run(self.x, self.weight, channels, self.addend, relu_mask.x, scale, shift)
 
     def affine_relu(self, scale: Tensor, shift: Tensor) -> Tensor:
-        """Compute `relu(scale * y + shift)` instead of y."""
+        """Compute `relu(scale * y + shift)` instead of y, for a result without an addend."""
+        assert self.addend is None
         channels = self.y.shape[1]
         scale, shift = (pad_to(each, channels) for each in (scale, shift))
         return _run(self.x, self.weight, channels, None, None, scale, shift).y

@@ -9,8 +9,8 @@ BatchNorm                See `batch_norm`.
 bias before BatchNorm    A bias shifts the mean and changes nothing else: BatchNorm reads the tensor without the bias.
                          The bias has no gradient, because BatchNorm's gradient sums to zero over samples and pixels.
 convolutions             On CUDA: see `convolution`. Custom kernels fuse the operators that follow into their epilogue:
-                         BatchNorm's sums, the sum of a tangent's two convolutions, BatchNorm with fixed statistics and
-                         ReLU. Whether the epilogue is needed is known only when the following operator is traced; the
+                         BatchNorm's sums, additions (see `additions`), BatchNorm with fixed statistics and ReLU.
+                         Whether the epilogue is needed is known only when the following operator is traced; the
                          convolution is then issued again with it, and the first one is removed as dead code.
 """
 
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from metalabelnet.core.forward_ad_cache import broadcast_channels
 from metalabelnet.engine.kernels import AffineGrad, ChannelAffine
 from metalabelnet.engine.materialize import materialize
+from metalabelnet.engine.rewrites.additions import Additions
 from metalabelnet.engine.rewrites.batch_norm import (
     backward_sums,
     batch_norm_backward,
@@ -32,7 +32,12 @@ from metalabelnet.engine.rewrites.batch_norm import (
     scale_and_shift,
     update_running_stat,
 )
-from metalabelnet.engine.rewrites.convolution import convolution, convolution_backward, pad_channels
+from metalabelnet.engine.rewrites.convolution import (
+    CHANNEL_MULTIPLE,
+    convolution,
+    convolution_backward,
+    pad_channels,
+)
 from metalabelnet.engine.rewrites.max_pool import PooledWindows, gather_maxima, max_pool, max_pool_backward
 from metalabelnet.engine.tensor_facts import TensorFacts, storage_key
 
@@ -60,7 +65,8 @@ class OperatorRewrites:
         self._sums_to_zero = TensorFacts()  # True for tensors that sum to zero over samples and pixels
         self._bias_added = TensorFacts()  # the tensor before a bias was added, and the bias
         self._conv_results = TensorFacts()  # the ConvResult, by the output of a custom forward or dgrad kernel
-        self._bn_train = TensorFacts()  # ChannelAffine over a kernel's output, by BatchNorm's output, also pooled
+        self._stored = TensorFacts()  # the bfloat16 tensor that custom kernels can read, by its copy in float32
+        self._bn_train = TensorFacts()  # ChannelAffine over a stored tensor, by BatchNorm's output, also pooled
         self._bn_eval = TensorFacts()  # ConvResult, scale and shift, by the output of BatchNorm with fixed statistics
         self._bn_grads = TensorFacts()  # AffineGrad, by BatchNorm's gradient with respect to its input
         self._relu_grads = TensorFacts()  # ConvResult and ChannelAffine, by ReLU's gradient
@@ -78,6 +84,12 @@ class OperatorRewrites:
             self._relu_grads,
         )
         self._inside_rewrite = False
+        additions = Additions(
+            conv_results=self._conv_results,
+            bias_added=self._bias_added,
+            bn_eval=self._bn_eval,
+            bn_grads=self._bn_grads,
+        )
         self.table: dict[Any, Callable[..., Any]] = {
             aten.relu.default: self._relu,
             aten.threshold_backward.default: self._relu_backward,
@@ -91,7 +103,8 @@ class OperatorRewrites:
             aten.cudnn_batch_norm.default: self._cudnn_batch_norm,
             aten.native_batch_norm_backward.default: self._native_batch_norm_backward,
             aten.cudnn_batch_norm_backward.default: self._cudnn_batch_norm_backward,
-            aten.add_.Tensor: self._add_,
+            aten.add.Tensor: additions.add,
+            aten.add_.Tensor: additions.add_,
             aten.copy_.default: self._copy_,
             aten._to_copy.default: self._to_copy,  # noqa: SLF001 (its only name)
             aten.convolution_backward.default: self._convolution_backward,
@@ -110,10 +123,10 @@ class OperatorRewrites:
     def _relu(self, x: Tensor) -> Any:
         if self._inside_rewrite:
             return NotImplemented
-        if (fact := self._bn_eval.get(x)) is None:
+        result, scale, shift = self._bn_eval.get(x) or (None, None, None)
+        if result is None or result.addend is not None:  # a kernel that adds a tensor has no such epilogue
             y = self._call(aten.relu.default, x)
         else:
-            result, scale, shift = fact
             y = result.affine_relu(scale, shift)[:, : x.shape[1]].to(x.dtype)
         self._relu_inputs[y] = x
         return y
@@ -228,8 +241,9 @@ class OperatorRewrites:
         sums = result and result.channel_sums(x.shape[1])
         y, mean, var, invstd = batch_norm_train(unbiased, weight, bias, eps, sums)
         self._bn_inputs[x] = unbiased, mean
-        if result is not None:
-            self._bn_train[y] = ChannelAffine(result.y, *scale_and_shift(weight, bias, mean, invstd))
+        stored = self._stored.get(unbiased) if result is None else result.y
+        if stored is not None:
+            self._bn_train[y] = ChannelAffine(stored, *scale_and_shift(weight, bias, mean, invstd))
         mean = mean if conv_bias is None else mean + conv_bias
         count = x.numel() // x.shape[1]
         if running_mean is not None and running_var is not None:
@@ -304,9 +318,13 @@ class OperatorRewrites:
 
     def _to_copy(self, x: Tensor, **kwargs: Any) -> Any:
         facts = self._sums_to_zero, self._bias_added, self._pool_grads, *self._copied_facts
-        if self._inside_rewrite or all(fact.get(x) is None for fact in facts):
+        is_operand = self.rewrite_convolutions and kwargs.get("dtype") == torch.float32 and _is_kernel_operand(x)
+        if self._inside_rewrite or not (is_operand or any(fact.get(x) is not None for fact in facts)):
             return NotImplemented
-        return self._copy_with_facts(x, **kwargs)
+        copy = self._copy_with_facts(x, **kwargs)
+        if is_operand:
+            self._stored[copy] = x
+        return copy
 
     def _copy_with_facts(self, x: Tensor, **kwargs: Any) -> Tensor:
         """Return a copy of a tensor, with the tensor's facts."""
@@ -347,36 +365,6 @@ class OperatorRewrites:
         self._bias_added[biased] = y, bias
         return biased
 
-    def _add_(self, x: Tensor, y: Any, *, alpha: float = 1) -> Any:
-        """Fuse the sums of tangents: two convolutions, or BatchNorm's gradient and a function of its input."""
-        if not isinstance(y, Tensor) or alpha != 1:
-            return NotImplemented
-        if (affine_grad := self._bn_grads.get(x)) is not None and (fact := self._bn_eval.get(y)) is not None:
-            return self._add_affine(x, affine_grad, *fact)
-        unbiased, bias = self._bias_added.get(y) or (y, None)
-        first, second = self._conv_results.get(x), self._conv_results.get(unbiased)
-        if first is None or second is None or first.y.shape != second.y.shape:
-            return NotImplemented
-        # The second kernel adds the output of the first, which is issued again because x is overwritten.
-        result = second.reissue(addend=first.reissue().y)
-        total = result.y[:, : x.shape[1]]
-        self._conv_results[total] = result
-        x.copy_(total if bias is None else total + bias.view(-1, 1, 1))
-        if bias is None:
-            self._conv_results.set_after_write(x, result)
-        else:
-            self._bias_added.set_after_write(x, (total, bias))
-        return x
-
-    def _add_affine(self, x: Tensor, affine_grad: AffineGrad, result: ConvResult, scale: Tensor, shift: Tensor) -> Any:
-        """Merge two affine functions of the same tensor into one."""
-        if storage_key(affine_grad.x) != storage_key(result.y):
-            return NotImplemented
-        grad, values = (tensor[:, : x.shape[1]].to(x.dtype) for tensor in affine_grad[:2])
-        scale, shift = materialize(affine_grad.x_scale + scale), materialize(affine_grad.shift + shift)
-        affine = values * broadcast_channels(scale, x) + broadcast_channels(shift, x)
-        return x.copy_(grad * broadcast_channels(affine_grad.grad_scale, x) + affine)
-
     def _convolution_backward(self, grad: Tensor, x: Tensor, weight: Tensor, *options: Any) -> Any:
         if self._inside_rewrite:
             return NotImplemented
@@ -398,3 +386,9 @@ class OperatorRewrites:
         if result is not None:
             self._conv_results[dgrad] = result
         return dgrad, wgrad, bias_grad
+
+
+def _is_kernel_operand(x: Tensor) -> bool:
+    """Tell whether a custom kernel can read a tensor next to its output: bfloat16, channels last, without padding."""
+    is_image = x.ndim == 4 and x.dtype == torch.bfloat16 and x.shape[1] % CHANNEL_MULTIPLE == 0
+    return is_image and x.is_contiguous(memory_format=torch.channels_last)
