@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from metalabelnet.core.annotations import Annotations
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.data.rows import Rows
 
@@ -43,6 +44,8 @@ class FixedFeatures:
         Number of folds.
     classes : int
         Number of classes.
+    annotations : Annotations or None
+        Labels of all rows by several annotators.
     shift, scale : ndarray
         (d,) what was subtracted from the columns, and what they were then divided by.
     """
@@ -55,6 +58,7 @@ class FixedFeatures:
     classes: int
     shift: Array
     scale: Array
+    annotations: Annotations | None = None
 
     @property
     def n(self) -> int:
@@ -88,8 +92,19 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         X -= shift
         X /= scale
     fold = np.concatenate([_stratified_folds(given[: len(train)], folds), _stratified_folds(true, folds)])
+    annotations = None
+    if train.annotations is not None and clean.annotations is not None:
+        annotations = train.annotations.concat(clean.annotations)
     return FixedFeatures(
-        X=X, given=given, true=true, fold=fold, folds=folds, classes=len(train.classes), shift=shift, scale=scale
+        X=X,
+        given=given,
+        true=true,
+        fold=fold,
+        folds=folds,
+        classes=len(train.classes),
+        shift=shift,
+        scale=scale,
+        annotations=annotations,
     )
 
 
