@@ -91,6 +91,12 @@ class Annotations:
             names=self.names,
         )
 
+    def entries(self, classes: tuple[str, ...]) -> list[tuple[int, str, str]]:
+        """Return sample, annotator and class name of each annotation; "": abstained."""
+        columns = zip(self.sample.tolist(), self.annotator.tolist(), self.label.tolist(), strict=True)
+        names = (*classes, "")  # index −1 is the empty string
+        return [(sample, self.names[annotator], names[label]) for sample, annotator, label in columns]
+
     def votes(self, classes: int) -> Array:
         """Return how many annotators gave each sample each class, (N, C)."""
         voted = self.label != ABSTAINED

@@ -32,13 +32,20 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-def first_labels(f: FixedFeatures) -> tuple[Array, Array]:
-    """Return labels and weights of all rows before there is a classifier: given labels, or q of Dawid and Skene."""
+def first_labels(f: FixedFeatures) -> list[tuple[Array, Array]]:
+    """Return candidates for labels and weights of all rows before there is a classifier.
+
+    They are the given labels; for annotations the shares of the votes, and q of Dawid and Skene, which is better unless
+    annotators err in common.
+    """
     if f.annotations is None:
-        return given_labels(f)
+        return [given_labels(f)]
     annotations = _with_given_labels(f.annotations, f.given)
-    q = fit_dawid_skene(annotations, f.classes).posterior
-    return q, (annotations.votes(f.classes).sum(1) > 0).astype(np.float64)
+    votes = annotations.votes(f.classes)
+    total = votes.sum(1, keepdims=True)
+    shares = np.where(total > 0, votes / np.maximum(total, 1), 1 / f.classes)
+    weights = (total[:, 0] > 0).astype(np.float64)
+    return [(shares, weights), (fit_dawid_skene(annotations, f.classes).posterior, weights)]
 
 
 def label_log_likelihood(f: FixedFeatures, log_p: Array, use: Mask) -> Array:

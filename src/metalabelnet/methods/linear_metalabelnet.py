@@ -2,17 +2,21 @@
 
     n, m             training rows with given labels, clean rows
     p_g, p_c         logistic regression on given labels, on clean labels
-    T                the noise matrix (`core/noise_counts.py`)
-    q(y)             ∝ exp(a_g log p_g(y) + a_c log p_c(y) + b log T(given | y) + c_y), the label pool
+    ℓ(y)             log-likelihood of a row's labels for class y: log T(given | y) with the noise matrix T, or that of
+                     the labels of several annotators (`methods/label_likelihood.py`)
+    q(y)             ∝ exp(a_g log p_g(y) + a_c log p_c(y) + b ℓ(y) + c_y), the label pool
     W*(q, ω, λ)      logistic regression on the soft labels q of the training rows and the clean labels with weight ω
 
-    1. p_g for every row, by a model fitted without the row's fold
-    2. for each fold k of the clean rows: p_c, T, the pool and so q, from the other clean rows
+    1. p_g for every row, by a model fitted without the row's fold. With several annotators it is fitted to the shares
+       of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
+    2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
+       annotator model
     3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
        Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
        implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
        one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
-    4. p_s for every row, by the W_k*. A second pool of p_s and T gives the final q and the corrected labels
+    4. p_s for every row, by the W_k*. A second pool of p_s and ℓ gives the final q and the corrected labels; p_s is now
+       the prior of the annotator model
     5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
        the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
@@ -88,10 +92,7 @@ class LinearMetaLabelNet(LogisticMethod):
         """Run steps 1 to 5 of the module's description."""
         f = self.features()
         n, X, clean_fold = f.n, f.X, f.fold[f.n :]
-        q_given, w_given = first_labels(f)
-        decay = yield from select_decay(f, q_given, w_given)
-        given_logits, W = yield from cross_fit(f, q_given, w_given, decay)
-        log_p_given = log_softmax(given_logits)
+        log_p_given, decay, W = yield from _fit_first_labels(f)
         sources: list[LabelSource] = []
         for k in range(f.folds):
             source = yield from self._label_source(f, log_p_given, clean_fold != k, decay)
@@ -146,6 +147,17 @@ class LinearMetaLabelNet(LogisticMethod):
         clean_opinions = np.stack([log_p_given[n + rows], log_softmax(clean_logits), noise[n + rows]])
         opinions = np.stack([log_p_given[:n], log_softmax(logits(f.X[:n], W)), noise[:n]])
         return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true))
+
+
+def _fit_first_labels(f: FixedFeatures) -> Generator[None, None, tuple[Array, float, Array]]:
+    """Return log p_g of all rows, λ and coefficients, by the labels of lowest cross-entropy on the clean rows."""
+    fits = []
+    for q, w in first_labels(f):
+        decay = yield from select_decay(f, q, w)
+        out_of_fold, W = yield from cross_fit(f, q, w, decay)
+        fits.append((log_softmax(out_of_fold), decay, W))
+    clean = np.arange(f.n, len(f.given))
+    return min(fits, key=lambda fit: -float(fit[0][clean, f.true].sum()))
 
 
 @dataclass(frozen=True, kw_only=True)

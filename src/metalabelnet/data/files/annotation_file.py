@@ -56,6 +56,11 @@ class ListedAnnotations:
             names=self.names,
         )
 
+    def entries(self) -> list[tuple[int, str, str]]:
+        """Return position, annotator and label of each annotation."""
+        columns = zip(self.positions, self.annotators, self.labels, strict=True)
+        return [(position, self.names[annotator], label) for position, annotator, label in columns]
+
     def majority_vote(self, size: int) -> list[str]:
         """Return the label with the most votes for each of `size` samples; "": no votes."""
         classes = sorted({*self.labels} - {""})
@@ -73,14 +78,14 @@ def list_annotations(file: Path, data: Listing, columns: Columns) -> ListedAnnot
     id_column = _find_column(file, names, (columns.id, *ID_COLUMNS), "ids")
     annotator_column = _find_column(file, names, ANNOTATOR_COLUMNS, "annotators")
     label_column = _find_column(file, names, (*LABEL_COLUMNS, columns.label), "labels")
-    rows = listing.from_table(
-        file, listing.Columns(kind="table", samples=(id_column, annotator_column), label=label_column), data
-    )
+    roles = listing.Columns(kind="table", samples=(annotator_column,), id=id_column, label=label_column)
+    rows = listing.from_table(file, roles, data)
+    clean_set.undo_spreadsheet_escapes(rows, data)
     by_id = clean_set.positions_by_id(data, file)
     known = {*data.labels, *data.true_labels} - {""}
     positions, annotators, numbers = [], [], dict[str, int]()
     seen: set[tuple[int, int]] = set()
-    for (name, annotator), label in zip(rows.items, rows.labels, strict=True):
+    for name, (annotator,), label in zip(rows.ids, rows.items, rows.labels, strict=True):
         position = by_id.get(listing.normalize_name(name))
         if position is None:
             raise InputError(f"{file}: {clean_set.no_sample_message(name, by_id, data.source)}")

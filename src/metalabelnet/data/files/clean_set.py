@@ -130,13 +130,13 @@ def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[s
     if data.kind == "image" or not columns.samples or not set(columns.samples) <= set(names):
         name = _id_column(file, names, label, columns)
         rows = listing.from_table(file, listing.Columns(samples=(name,), label=label), data)
-        _undo_spreadsheet_escapes(rows, data)
+        undo_spreadsheet_escapes(rows, data)
         return _look_up(file, rows, data, missing_ids)
     # The file has the sample columns of the data: it contains the samples themselves.
     own_id = columns.id if columns.id in names else None
     requested = listing.Columns(kind=data.kind, samples=columns.samples, label=label, id=own_id)
     rows = listing.from_table(file, requested, data)
-    _undo_spreadsheet_escapes(rows, data)
+    undo_spreadsheet_escapes(rows, data)
     _check_labels(file, rows)
     positions = positions_by_id(data, file) if own_id is not None else {}
     return [
@@ -145,7 +145,7 @@ def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[s
     ]
 
 
-def _undo_spreadsheet_escapes(rows: Listing, data: Listing) -> None:
+def undo_spreadsheet_escapes(rows: Listing, data: Listing) -> None:
     """Remove the apostrophes that a spreadsheet-safe export has put before ids and labels.
 
     A file in which a formula has no apostrophe is not such an export, and is left as it is.
