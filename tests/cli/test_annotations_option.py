@@ -147,14 +147,18 @@ def test_image_folder_and_npz(capsys: Capture) -> None:
     write_csv(Path("a.csv"), ["id", "annotator", "label"], [[name, who, label] for name, label in true for who in "ab"])
     data = load("photos", read_options=ReadOptions(clean_file="clean.csv", annotations="a.csv"))
     assert data.train.given.tolist() == [names.index(label) for _, label in true[:5]]  # they were unlabeled
-    write_npz(Path("small.npz"), classes=np.array(CLASSES))
+    y = np.arange(80) % 3
+    write_npz(Path("small.npz"), classes=np.array(CLASSES), y_train=np.where(y == 0, -1, y))
     entries = [[k, who, CLASSES[k % 3]] for k in range(80) for who in "ab"]
     write_csv(Path("a.csv"), ["id", "worker", "label"], entries)
     write_csv(Path("clean.csv"), ["id", "label"], [[k, CLASSES[k % 3]] for k in range(20)])
     command = "train small.npz --method metalabelnet-plus --annotations a.csv --clean clean.csv --out run --device cpu"
     output = run_cli(command.split(), capsys)
     assert output.code == 0, output.err
-    assert [one["labels"] for one in json.loads(Path("run/summary.json").read_text())["annotators"]] == [80, 80]
+    assert "the majority vote is the given label of 27 samples without one" in output.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert [one["labels"] for one in summary["annotators"]] == [80, 80]
+    assert summary["unlabeled"] == 0
 
 
 def test_clean_given_drop_leaves_out_annotations_of_clean_rows() -> None:

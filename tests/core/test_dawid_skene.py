@@ -45,7 +45,7 @@ def slow_em(annotations, *, log_prior=None, true=None, shrinkage=0.0, iterations
         for i, a, label in entries:
             for y in range(C):
                 counts[a, y, label] += q[i, y]
-        pooled = counts.sum(0) + (1 / (C + 1) if shrinkage else 0)
+        pooled = counts.sum(0) + 1 / (C + 1)
         T = np.zeros_like(counts)
         for a, y in itertools.product(range(K), range(C)):
             row = counts[a, y] + shrinkage * pooled[y] / pooled[y].sum()

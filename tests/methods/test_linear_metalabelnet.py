@@ -213,3 +213,11 @@ def test_given_label_of_a_row_without_annotations_is_an_annotation() -> None:
     )
     use = np.ones(30, bool)
     np.testing.assert_allclose(label_log_likelihood(f, log_p, use), label_log_likelihood(explicit, log_p, use))
+
+
+def test_clean_rows_without_annotations() -> None:
+    """Clean rows from elsewhere have no annotations; those of the training rows are used."""
+    train = annotated(rows(90, 0), 0)
+    f = make_features(train, rows(30, 1))
+    assert f.annotations is not None
+    assert (f.annotations.size, len(f.annotations)) == (120, len(train.annotations))

@@ -90,8 +90,8 @@ def fit_dawid_skene(
     q = np.where(is_clean[:, None], known, votes / votes.sum(1, keepdims=True))
     for _ in range(MAX_ITERATIONS):
         counts = _count(annotations, label, q)
-        pooled = counts.sum(0) + (shrinkage > 0) / (classes + 1)
-        pooled /= np.maximum(pooled.sum(1, keepdims=True), MIN_PROBABILITY)
+        pooled = counts.sum(0) + 1 / (classes + 1)
+        pooled /= pooled.sum(1, keepdims=True)
         matrices = counts + shrinkage * pooled
         matrices /= np.maximum(matrices.sum(2, keepdims=True), MIN_PROBABILITY)
         log_T = np.log(np.maximum(matrices, MIN_PROBABILITY))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from metalabelnet.core.annotations import Annotations
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from metalabelnet.core.annotations import Annotations
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.data.rows import Rows
 
@@ -92,9 +92,10 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         X -= shift
         X /= scale
     fold = np.concatenate([_stratified_folds(given[: len(train)], folds), _stratified_folds(true, folds)])
-    annotations = None
-    if train.annotations is not None and clean.annotations is not None:
-        annotations = train.annotations.concat(clean.annotations)
+    annotations = train.annotations
+    if annotations is not None:  # clean rows from elsewhere have none
+        none = Annotations.empty(len(clean), annotations.names)
+        annotations = annotations.concat(none if clean.annotations is None else clean.annotations)
     return FixedFeatures(
         X=X,
         given=given,

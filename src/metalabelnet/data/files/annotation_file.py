@@ -11,6 +11,7 @@ import numpy as np
 
 from metalabelnet.core.annotations import ABSTAINED, Annotations
 from metalabelnet.data.files import clean_set, listing, table_file
+from metalabelnet.data.unlabeled import UNLABELED
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -107,19 +108,23 @@ def list_annotations(file: Path, data: Listing, columns: Columns) -> ListedAnnot
 
 
 def add_annotations(data: DataSet, file: Path) -> DataSet:
-    """Return a data set of tensors with the annotations in a file, whose ids are row numbers from 0."""
-    train = data.train
+    """Return a data set of tensors with the annotations in a file, whose ids are row numbers from 0.
+
+    Unlabeled training rows get the majority vote.
+    """
+    import torch  # here, because listing annotations needs no PyTorch
+
+    train, clean = data.train, data.clean
     class_numbers = {listing.normalize_name(name): k for k, name in enumerate(data.classes)}
     rows = listing.Listing(source=Path(data.name), kind="table", ids=list(train.ids), labels=list(class_numbers))
     found = list_annotations(file, rows, listing.Columns(kind="table"))
     annotations = found.to_numbers(class_numbers, len(train))
-    clean = data.clean and dataclasses.replace(data.clean, annotations=Annotations.empty(len(data.clean), found.names))
-    return dataclasses.replace(
-        data,
-        train=dataclasses.replace(train, annotations=annotations),
-        clean=clean,
-        notes=(*data.notes, describe(found, 0)),
-    )
+    votes = torch.from_numpy(annotations.majority_vote(len(data.classes)))
+    filled = (train.given == UNLABELED) & (votes != UNLABELED)
+    train = dataclasses.replace(train, given=torch.where(filled, votes, train.given), annotations=annotations)
+    if clean is not None:
+        clean = dataclasses.replace(clean, annotations=Annotations.empty(len(clean), found.names))
+    return dataclasses.replace(data, train=train, clean=clean, notes=(*data.notes, describe(found, int(filled.sum()))))
 
 
 def describe(annotations: ListedAnnotations, filled: int) -> str:
