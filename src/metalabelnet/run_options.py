@@ -126,6 +126,9 @@ class RunOptions:
         "keep", "given labels of the clean samples, which show the noise: keep (where they have one), drop"
     )
     clean_column: str | None = _option(None, "column that marks the rows of the clean set")
+    annotations: str | None = _option(
+        None, "table of labels by several annotators: columns id, annotator, label; an empty label: abstained"
+    )
     true_label: str | None = _option(None, "column of true labels, where known (default: detected)")
     label: str | None = _option(None, "column of given labels (default: detected)")
     image: str | None = _option(None, "column of image paths (default: detected)")

@@ -225,6 +225,11 @@ REFUSED = {
             "t.csv --features a --text b": "give one of --image, --text, --features",
         },
         "--id": {"photos --id x": "--id names a column", "small.npz --id x": "--id is for a folder of images or a t"},
+        "--annotations": {
+            "digits --annotations a.csv": "--annotations is for a folder of images or a table, and digits is neither",
+            "t.csv --annotations a.csv --noise uniform:0.4": "noise uniform:0.4 changes given labels, not those of --a",
+            "t.csv --annotations a.csv --unlabeled 3": "unlabeled 3 changes given labels, not those of --annotations",
+        },
         "--test": {"small.npz --test t.csv": "--test is for a folder of images or a table"},
         "--image-size": {
             "small.npz --image-size 8": "--image-size is for a folder of images or a table",

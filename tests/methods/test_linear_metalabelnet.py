@@ -1,5 +1,6 @@
 """Methods that are fitted to fixed features: baselines against scikit-learn, the meta-gradient, noise and limits."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,12 +8,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from metalabelnet.core.annotations import Annotations
+from metalabelnet.core.dawid_skene import fit_dawid_skene
 from metalabelnet.core.label_pool import LabelPool
 from metalabelnet.core.logistic import log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.methods import LINEAR_METHODS, linear_metalabelnet
 from metalabelnet.methods.fixed_features import make_features
+from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import LabelSource, _calibrate_coefficients, _meta_objective
 from metalabelnet.nets import build
 
@@ -154,3 +158,66 @@ def test_a_missing_label_says_nothing_without_a_count() -> None:
     T = with_missing_column(np.array([[0.9, 0.1], [0.2, 0.8]]))
     np.testing.assert_allclose(log_likelihood(T, np.array([-1])), 0)
     assert log_likelihood(T, np.array([1])).argmax() == 1
+
+
+def annotated(rows_: Rows, seed: int, accuracies=(0.9, 0.5, 0.5, 0.5), asked: float = 0.7) -> Rows:
+    """Return rows with annotations; their given label is the majority vote."""
+    g, n = np.random.default_rng(seed), len(rows_)
+    true = rows_.true.numpy()
+    columns = [np.where(g.random(n) < a, true, g.integers(0, 3, n)) for a in accuracies]
+    table = np.where(g.random((n, len(columns))) < asked, np.stack(columns, 1), -1)
+    annotations = Annotations.from_array(table, tuple("wxyz"))
+    given = torch.from_numpy(annotations.majority_vote(3))
+    return dataclasses.replace(rows_, annotations=annotations, given=given)
+
+
+def test_annotations_give_better_labels_than_their_majority_vote() -> None:
+    train, clean = annotated(rows(600, 0), 0), annotated(rows(60, 1), 1)
+    with_all = fitted("metalabelnet-plus", train, clean).result.log_p.argmax(1)
+    vote = [dataclasses.replace(part, annotations=None) for part in (train, clean)]
+    with_vote = fitted("metalabelnet-plus", *vote).result.log_p.argmax(1)
+    right = [float((labels == train.true.numpy()).mean()) for labels in (with_all, with_vote, train.given.numpy())]
+    assert right[0] > right[1] + 0.02
+    assert right[0] > right[2] + 0.05
+
+
+def test_likelihood_of_annotations_is_that_of_the_annotator_model() -> None:
+    f = make_features(annotated(rows(90, 0), 0), annotated(rows(30, 1), 1))
+    log_p = np.log(np.random.default_rng(0).dirichlet(np.ones(3), 120))
+    use = np.arange(30) < 20
+    true = np.concatenate([np.full(90, -1), np.where(use, f.true, -1)])
+    expected = fit_dawid_skene(f.annotations, 3, log_prior=log_p, true=true).log_likelihood(f.annotations)
+    np.testing.assert_allclose(label_log_likelihood(f, log_p, use), expected)
+
+
+def test_given_label_of_a_row_without_annotations_is_an_annotation() -> None:
+    """One row of five has only a given label: it counts as that of one more annotator."""
+    train = annotated(rows(100, 0, noise=0.2), 0)
+    alone = np.arange(100) % 5 == 0
+    own = rows(100, 0, noise=0.2).given.numpy()
+    table = np.full((100, 5), -1)
+    table[train.annotations.sample, train.annotations.annotator] = train.annotations.label
+    table[alone] = -1
+    few = dataclasses.replace(
+        train,
+        given=torch.from_numpy(np.where(alone, own, train.given.numpy())),
+        annotations=Annotations.from_array(table[:, :4], tuple("wxyz")),
+    )
+    table[:, 4] = np.where(alone | ((table < 0).all(1) & (few.given.numpy() >= 0)), few.given.numpy(), -1)
+    expected = Annotations.from_array(table, (*"wxyz", "given label"))
+    clean = annotated(rows(30, 1), 1)
+    f = make_features(few, clean)
+    log_p = np.zeros((130, 3))
+    explicit = dataclasses.replace(
+        f, annotations=expected.concat(dataclasses.replace(clean.annotations, names=expected.names))
+    )
+    use = np.ones(30, bool)
+    np.testing.assert_allclose(label_log_likelihood(f, log_p, use), label_log_likelihood(explicit, log_p, use))
+
+
+def test_clean_rows_without_annotations() -> None:
+    """Clean rows from elsewhere have no annotations; those of the training rows are used."""
+    train = annotated(rows(90, 0), 0)
+    f = make_features(train, rows(30, 1))
+    assert f.annotations is not None
+    assert (f.annotations.size, len(f.annotations)) == (120, len(train.annotations))

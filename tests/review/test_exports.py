@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from cli_runner import run_cli
+from metalabelnet.data.files.list_data import ReadOptions
 from metalabelnet.review import exports
+from metalabelnet.review.source import open_source
+from metalabelnet.review.store import ReviewStore
+from metalabelnet.review.verdicts import Verdict, add_verdict
 from review_client import ReviewClient
-from user_data import QUICK, read_csv
+from user_data import QUICK, TABLE_COLUMNS, read_csv, table_rows, write_csv
 
 LAST = "SELECT max(v) FROM verdicts"
 
@@ -161,3 +165,27 @@ def test_drawn_excludes_checked_suspects(page: ReviewClient) -> None:
     assert skipped["id"] in ids
     assert not {changed["id"], unusable["id"]} & {*ids}
     assert len(list(exports.clean_set(page.store, page.source))) - 1 == 26 - 1 + 3
+
+
+def test_annotations_and_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The export has the annotations of the run and the verdicts, and can be trained on."""
+    monkeypatch.chdir(tmp_path)
+    rows = table_rows(60)
+    write_csv(Path("t.csv"), TABLE_COLUMNS, rows)
+    labels = [("yes ✓", "no, never")[k % 2] for k in range(60)]
+    entries = [[f"r{k}", who, label] for k, label in enumerate(labels) for who in ("ann", "reviewer")]
+    entries[4][2] = ""
+    write_csv(Path("a.csv"), ["id", "annotator", "label"], entries)
+    command = ["train", "t.csv", "--clean-column", "checked", "--device", "cpu", "--annotations"]
+    assert run_cli([*command, "a.csv", "--out", "run"], capsys).code == 0
+    source = open_source("run", ReadOptions())
+    assert source.train_arguments[-2:] == ("--annotations", "a.csv")
+    store = ReviewStore(source.database)
+    store.import_samples(source)
+    assert run_cli(["review", "run", "--export", "annotations", "-o", "b.csv"], capsys).code == 0
+    assert [list(row.values()) for row in read_csv(Path("b.csv"))] == entries
+    (sample,) = store.connection().execute("SELECT * FROM samples WHERE id = 'r3'")
+    add_verdict(store, Verdict(n=int(sample["n"]), kind="label", label=0), seen=0)
+    assert run_cli(["review", "run", "--export", "annotations", "-o", "b.csv"], capsys).code == 0
+    assert list(read_csv(Path("b.csv"))[-1].values()) == ["r3", "reviewer'", source.classes[0]]
+    assert run_cli([*command, "b.csv", "--out", "again"], capsys).code == 0

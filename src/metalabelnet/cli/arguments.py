@@ -37,7 +37,7 @@ OPTION_TYPES: dict[Any, tuple[Callable[[str], Any], str]] = {
 }
 METAVARS = {  # placeholders of text options; the others have NAME
     **dict.fromkeys(("clean_column", "true_label", "label", "image", "text", "id"), "COL"),
-    **dict.fromkeys(("noise_probs", "clean_file"), "FILE"),
+    **dict.fromkeys(("noise_probs", "clean_file", "annotations"), "FILE"),
     "data_dir": "DIR",
     "noise": "KIND:RATE",
     "features": "COL,COL",
@@ -46,7 +46,7 @@ METAVARS = {  # placeholders of text options; the others have NAME
 OPTION_GROUPS = {
     "data": ("data_dir", "noise", "noise_probs", "clean", "clean_file", "clean_given", "limit", "unlabeled", "split"),
     "your own folder of images or table": (
-        *("label", "image", "text", "features", "id", "clean_column", "true_label", "test"),
+        *("label", "image", "text", "features", "id", "clean_column", "true_label", "annotations", "test"),
         *("image_size", "encoder", "text_features", "on_error", "memory_limit"),
     ),
     "method": ("method", "settings", "protocol", "snapshots"),

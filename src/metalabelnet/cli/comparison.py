@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_CLASSES_IN_SUMMARY = 10
 WORST_CLASSES_IN_SUMMARY = 5  # listed where there are more
+WORST_ANNOTATORS_IN_SUMMARY = 3
 
 
 def print_summary(console: Console, files: RunFolder) -> None:
@@ -57,6 +58,8 @@ def print_summary(console: Console, files: RunFolder) -> None:
         rows.append(["correct labels", change])
     if (noise := s.get("clean_noise")) is not None:
         rows.append(["noise rate", _format_noise(noise)])
+    if annotators := s.get("annotators"):
+        rows.append(["annotators", _format_annotators(annotators)])
     suspects = f"{s.get('suspects', '–')} of {labeled} given labels"
     if s.get("suspicion_ap") is not None and s.get("suspicion_auroc") is not None:
         suspects += f"; detection AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
@@ -74,6 +77,16 @@ def _format_noise(noise: dict[str, Any]) -> str:
     worst = sorted(noise["by_class"], key=lambda name: -noise["by_class"][name]["rate"])[:WORST_CLASSES_IN_SUMMARY]
     by_class = ", ".join(f"{name}: {rate(noise['by_class'][name])}" for name in worst)
     return f"{rate(noise)} of {noise['samples']} clean samples have a wrong given label; {by_class}"
+
+
+def _format_annotators(annotators: list[dict[str, Any]]) -> str:
+    """Return the number of annotators, and those whose interval ends lowest."""
+    known = [one for one in annotators if one["high"] is not None]
+    worst = sorted(known, key=lambda one: one["high"])[:WORST_ANNOTATORS_IN_SUMMARY]
+    listed = ", ".join(
+        f"{one['annotator']}: {one['accuracy']:.0f} % (95 % CI {one['low']:.0f}–{one['high']:.0f} %)" for one in worst
+    )
+    return f"{len(annotators)}, {sum(one['labels'] for one in annotators)} labels; least often right: {listed}"
 
 
 def _format_class_accuracy(accuracies: dict[str, float | None]) -> str:

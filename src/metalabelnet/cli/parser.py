@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 LABEL_FORMATS = ("csv", "cleanlab", "label-studio", "fiftyone")
-REVIEW_EXPORTS = ("clean", "labels", "verdicts")
+REVIEW_EXPORTS = ("clean", "labels", "verdicts", "annotations")
 SPREADSHEET_SAFE = "put an apostrophe before cells that a spreadsheet would evaluate as formulas"
 
 TRAIN_EXAMPLES = """examples:
@@ -29,6 +29,7 @@ TRAIN_EXAMPLES = """examples:
   metalabelnet train photos/ --clean clean.csv                    one subfolder per class; clean labels in a table
   metalabelnet train mine.npz --clean clean.csv                   ids are row numbers, from 0
   metalabelnet train table.csv --label kind --clean-column checked   rows marked in column `checked` are clean
+  metalabelnet train texts.csv --clean clean.csv --annotations annotations.csv    several labels for each sample
   metalabelnet train photos/ --clean clean.csv --net timm:resnet18 --pretrained
 """
 COMPARE_EXAMPLES = """examples:
@@ -61,6 +62,7 @@ REVIEW_EXAMPLES = """examples:
   metalabelnet review runs/mine --export clean -o clean.csv     reviewed labels, for train --clean clean.csv
   metalabelnet review runs/mine --export labels -o labels.csv
   metalabelnet review runs/mine --export verdicts -o verdicts.csv
+  metalabelnet review runs/mine --export annotations -o annotations.csv   with verdicts, for train --annotations
 """
 REPRODUCE_EXAMPLES = """examples:
   metalabelnet reproduce --list                                    tables and figures, and finished runs
@@ -210,7 +212,7 @@ def _add_review(parser: Parser) -> None:
     add("source", metavar="RUN|DATA", help="folder of a finished run; or data, to build a clean set for it")
     add("--port", type=int, default=0, metavar="N", help="port on localhost (default: any free port)")
     add("--open", action="store_true", help="open the page in a browser")
-    text = "write the clean set, the corrected labels or the verdicts instead of starting the server"
+    text = "write the clean set, corrected labels, verdicts or annotations instead of starting the server"
     add("--export", choices=REVIEW_EXPORTS, help=text)
     text = "with --export clean: only samples drawn at random, not those reviewed because they were suspects"
     add("--drawn", action="store_true", help=text)

@@ -1,4 +1,4 @@
-"""Cells of a table: missing values, numbers, and texts that are no category.
+"""Cells of a table: missing values, numbers, truth values, and texts that are no category.
 
 Numbers may be written 1234.5, 1,234.5 or 1.234,5, if the whole column uses one format.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from metalabelnet.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MISSING_VALUES = ("", "na", "n/a", "nan", "null", "none", "?")
 MIN_CATEGORY_VALUES = 20  # a column may have this many distinct texts as a category, however few rows there are
@@ -67,3 +70,13 @@ def number_format(cells: Sequence[str], *, strict: bool = True) -> str | None:
 def has_too_many_values(cells: Sequence[str]) -> bool:
     """Whether these cells have too many distinct texts for a category."""
     return len(set(cells)) > max(MIN_CATEGORY_VALUES, len(cells) / 2)
+
+
+def parse_bool(cell: str, row: int, column: str, path: Path) -> bool:
+    """Return the truth value of a cell; a missing value is false."""
+    text = cell.lower()
+    if text in ("1", "1.0", "true", "t", "yes", "y", "x"):
+        return True
+    if text in ("0", "0.0", "false", "f", "no", "n") or is_missing(text):
+        return False
+    raise InputError(f"{path}: row {row} has {cell!r} in the column {column!r}; give 1 or 0, true or false, yes or no")

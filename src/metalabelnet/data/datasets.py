@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from metalabelnet.data.benchmarks import cifar, clothing1m, digits, fashion_mnist, food101n, webvision
-from metalabelnet.data.files import clean_set, duplicates, npz, reader
+from metalabelnet.data.files import annotation_file, clean_set, duplicates, npz, reader
 from metalabelnet.data.files.list_data import ReadOptions, is_folder_or_table
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.run_options import PATH_KINDS
@@ -164,7 +164,9 @@ def load(
         data = dataclasses.replace(data, notes=(*data.notes, *duplicates.note_on_test_duplicates(data)))
     else:
         _raise_not_found(name, path)
-    return data if options.clean_file is None else clean_set.add_clean_labels(data, Path(options.clean_file))
+    if options.clean_file is not None:
+        data = clean_set.add_clean_labels(data, Path(options.clean_file))
+    return data if options.annotations is None else annotation_file.add_annotations(data, Path(options.annotations))
 
 
 def _raise_not_found(name: str, path: Path) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from metalabelnet.core.annotations import Annotations
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.unlabeled import UNLABELED as UNLABELED
 from metalabelnet.data.unlabeled import UNLABELED_NAMES as UNLABELED_NAMES
@@ -40,6 +41,8 @@ class Rows:
         Class names; label k is the class `classes[k]`.
     ids : tuple of str
         The id of each sample in the data it came from.
+    annotations : Annotations or None
+        Labels by several annotators, where there are such.
     """
 
     x: Samples
@@ -48,6 +51,7 @@ class Rows:
     index: Tensor
     classes: tuple[str, ...]
     ids: tuple[str, ...]
+    annotations: Annotations | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -67,6 +71,7 @@ class Rows:
             true=self.true[where],
             index=self.index[where],
             ids=tuple(self.ids[i] for i in positions.tolist()),
+            annotations=None if self.annotations is None else self.annotations.take(positions.cpu().numpy()),
         )
 
     def concat(self, others: Rows) -> Rows:
@@ -74,12 +79,28 @@ class Rows:
         both: dict[str, Any] = {
             name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("given", "true", "index")
         }
-        return dataclasses.replace(self, **both, x=_concat_samples(self.x, others.x), ids=(*self.ids, *others.ids))
+        return dataclasses.replace(
+            self,
+            **both,
+            x=_concat_samples(self.x, others.x),
+            ids=(*self.ids, *others.ids),
+            annotations=(
+                None
+                if self.annotations is None or others.annotations is None
+                else self.annotations.concat(others.annotations)
+            ),
+        )
 
     def with_given_labels(self, given: Tensor) -> Rows:
         """Return the same samples with other given labels."""
         check_labels(given, len(self.classes), "given labels")
         return dataclasses.replace(self, given=given.to(self.given.device))
+
+    def without_annotations(self) -> Rows:
+        """Return the same samples without the labels of annotators."""
+        if self.annotations is None:
+            return self
+        return dataclasses.replace(self, annotations=Annotations.empty(len(self), self.annotations.names))
 
     def to(self, device: torch.device | str) -> Rows:
         """Return the same rows on another device."""

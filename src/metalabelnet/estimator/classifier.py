@@ -21,6 +21,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
 from metalabelnet.errors import InputError
+from metalabelnet.estimator.annotation_input import read_annotated_labels
 from metalabelnet.estimator.input_validation import (
     SampleFormat,
     as_column,
@@ -180,7 +181,13 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.device = device
         self.execution = execution
 
-    def fit(self, X: ArrayLike, y: ArrayLike, clean_mask: ArrayLike | None = None) -> MetaLabelNetClassifier:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        clean_mask: ArrayLike | None = None,
+        annotations: ArrayLike | None = None,
+    ) -> MetaLabelNetClassifier:
         """Train on noisy labels.
 
         Without a clean set, a method that needs one is replaced by truncated GCE on all samples. Any other method is
@@ -192,12 +199,20 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         X : array-like
             Table or images; see the class.
         y : array-like of shape (N,)
-            Given labels: numbers, where −1 and NaN mean unlabeled, or strings, where "", "-1" and None do.
+            Given labels: numbers, where −1 and NaN mean unlabeled, or strings, where "", "-1" and None do. It may be
+            left out if there are annotations and no clean set.
         clean_mask : array-like of bool, shape (N,), optional
             The samples whose label is correct, at least one per class. A fifth of them is held out to select the epoch
             (all of them if a class has only one). The method learns from the others as its clean set; they are not
             used as noisy training samples, unless there are no other labeled samples. To pass it through
             meta-estimators, use `set_fit_request(clean_mask=True)`.
+        annotations : array-like of shape (N, annotators), optional
+            Labels by several annotators, a column for each, written as in `y`; unlabeled: not asked. The names of a
+            data frame's columns are those of the annotators. Samples that are unlabeled in `y` get the majority vote.
+            metalabelnet-plus on tables uses every annotation, with a noise matrix for each annotator; other methods
+            use the given labels. `summary_["annotators"]` has the accuracy of each annotator. Annotations in long form
+            (columns task, worker, label) become such a table by ``frame.pivot(index="task", columns="worker",
+            values="label")``.
 
         Returns
         -------
@@ -205,12 +220,17 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             The fitted estimator.
         """
         x = read_samples(self, X, self.channels, reset=True)
-        given, self.classes_ = read_labels(y, type(self).__name__)
+        found = None
+        if annotations is None:
+            given, self.classes_ = read_labels(y, type(self).__name__)
+        else:
+            given, self.classes_, found = read_annotated_labels(y, annotations, type(self).__name__)
         check_consistent_length(x, given)
         mask = read_clean_mask(clean_mask, given)
         self.sample_format_ = SampleFormat.from_array(x, standardize=self.standardize)
         names = tuple(map(str, self.classes_.tolist()))
         rows = make_rows(self.sample_format_.to_tensor(x), torch.from_numpy(given), classes=names, what="X")
+        rows = dataclasses.replace(rows, annotations=found)
 
         run = self._build_run(int((given != UNLABELED).sum()))
         train_rows, clean_set, clean_in_train = _split_clean(rows, mask)
@@ -380,7 +400,9 @@ def _split_clean(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None
     clean_mask = torch.from_numpy(mask)
     if not clean_mask.any():
         return rows, None, False
-    clean_set = dataclasses.replace(rows, true=rows.given, given=torch.full_like(rows.given, UNLABELED))
+    votes = None if rows.annotations is None else rows.annotations.majority_vote(len(rows.classes))
+    given = torch.full_like(rows.given, UNLABELED) if votes is None else torch.from_numpy(votes)
+    clean_set = dataclasses.replace(rows, true=rows.given, given=given)
     clean_set, rest = clean_set.take(clean_mask.nonzero()[:, 0]), rows.take((~clean_mask).nonzero()[:, 0])
     if int((rest.given != UNLABELED).sum()) >= 2:
         return rest, clean_set, False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from metalabelnet.core.annotations import Annotations
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
@@ -43,6 +44,8 @@ class FixedFeatures:
         Number of folds.
     classes : int
         Number of classes.
+    annotations : Annotations or None
+        Labels of all rows by several annotators.
     shift, scale : ndarray
         (d,) what was subtracted from the columns, and what they were then divided by.
     """
@@ -55,6 +58,7 @@ class FixedFeatures:
     classes: int
     shift: Array
     scale: Array
+    annotations: Annotations | None = None
 
     @property
     def n(self) -> int:
@@ -88,8 +92,20 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         X -= shift
         X /= scale
     fold = np.concatenate([_stratified_folds(given[: len(train)], folds), _stratified_folds(true, folds)])
+    annotations = train.annotations
+    if annotations is not None:  # clean rows from elsewhere have none
+        none = Annotations.empty(len(clean), annotations.names)
+        annotations = annotations.concat(none if clean.annotations is None else clean.annotations)
     return FixedFeatures(
-        X=X, given=given, true=true, fold=fold, folds=folds, classes=len(train.classes), shift=shift, scale=scale
+        X=X,
+        given=given,
+        true=true,
+        fold=fold,
+        folds=folds,
+        classes=len(train.classes),
+        shift=shift,
+        scale=scale,
+        annotations=annotations,
     )
 
 

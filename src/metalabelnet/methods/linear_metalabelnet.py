@@ -2,17 +2,21 @@
 
     n, m             training rows with given labels, clean rows
     p_g, p_c         logistic regression on given labels, on clean labels
-    T                the noise matrix (`core/noise_counts.py`)
-    q(y)             ∝ exp(a_g log p_g(y) + a_c log p_c(y) + b log T(given | y) + c_y), the label pool
+    ℓ(y)             log-likelihood of a row's labels for class y: log T(given | y) with the noise matrix T, or that of
+                     the labels of several annotators (`methods/label_likelihood.py`)
+    q(y)             ∝ exp(a_g log p_g(y) + a_c log p_c(y) + b ℓ(y) + c_y), the label pool
     W*(q, ω, λ)      logistic regression on the soft labels q of the training rows and the clean labels with weight ω
 
-    1. p_g for every row, by a model fitted without the row's fold
-    2. for each fold k of the clean rows: p_c, T, the pool and so q, from the other clean rows
+    1. p_g for every row, by a model fitted without the row's fold. With several annotators it is fitted to the shares
+       of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
+    2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
+       annotator model
     3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
        Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
        implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
        one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
-    4. p_s for every row, by the W_k*. A second pool of p_s and T gives the final q and the corrected labels
+    4. p_s for every row, by the W_k*. A second pool of p_s and ℓ gives the final q and the corrected labels; p_s is now
+       the prior of the annotator model
     5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
        the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
@@ -32,14 +36,12 @@ import torch
 from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import differentiate_solution, fit_logistic, log_softmax, logits
-from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
-from metalabelnet.core.transition_matrix import estimate_transitions
+from metalabelnet.methods.label_likelihood import first_labels, given_log_likelihood, label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
     FittedLabels,
     LogisticMethod,
     cross_fit,
-    given_labels,
     select_decay,
 )
 from metalabelnet.methods.method import MethodTraits
@@ -90,10 +92,7 @@ class LinearMetaLabelNet(LogisticMethod):
         """Run steps 1 to 5 of the module's description."""
         f = self.features()
         n, X, clean_fold = f.n, f.X, f.fold[f.n :]
-        q_given, w_given = given_labels(f)
-        decay = yield from select_decay(f, q_given, w_given)
-        given_logits, W = yield from cross_fit(f, q_given, w_given, decay)
-        log_p_given = log_softmax(given_logits)
+        log_p_given, decay, W = yield from _fit_first_labels(f)
         sources: list[LabelSource] = []
         for k in range(f.folds):
             source = yield from self._label_source(f, log_p_given, clean_fold != k, decay)
@@ -105,8 +104,10 @@ class LinearMetaLabelNet(LogisticMethod):
         for k, W in enumerate(solutions):
             student[f.fold == k] = logits(X[f.fold == k], W)
         log_p = log_softmax(student)
-        T = _noise_matrix(f, log_p_given, np.ones(len(f.true), bool))
-        opinions = np.stack([log_p, log_likelihood(T, f.given) * _has_opinion(f)[:, None]])
+        all_clean = np.ones(len(f.true), bool)
+        # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
+        prior = log_p_given if f.annotations is None else log_p
+        opinions = np.stack([log_p, label_log_likelihood(f, prior, all_clean)])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
@@ -116,7 +117,7 @@ class LinearMetaLabelNet(LogisticMethod):
         self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
         if not _is_better_than_given(f, opinions):
             prior = np.log(np.bincount(f.true, minlength=f.classes) + 1.0)
-            log_q = log_softmax(prior + log_likelihood(T, f.given[:n]))
+            log_q = log_softmax(prior + given_log_likelihood(f, log_p_given, all_clean)[:n])
             keep = f.given[:n] >= 0
             log_q = np.where(keep[:, None], log_q, np.log(soft_labels))
         self.result = FittedLabels(
@@ -142,11 +143,21 @@ class LinearMetaLabelNet(LogisticMethod):
             W_k = fit_logistic(X, q, (~held_out).astype(float), decay, start=W, tolerance=CROSS_FIT_TOLERANCE)
             clean_logits[held_out] = logits(X[held_out], W_k)
         yield
-        T = _noise_matrix(f, log_p_given, use)
-        noise = log_likelihood(T, f.given) * _has_opinion(f)[:, None]
+        noise = label_log_likelihood(f, log_p_given, use)
         clean_opinions = np.stack([log_p_given[n + rows], log_softmax(clean_logits), noise[n + rows]])
         opinions = np.stack([log_p_given[:n], log_softmax(logits(f.X[:n], W)), noise[:n]])
         return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true))
+
+
+def _fit_first_labels(f: FixedFeatures) -> Generator[None, None, tuple[Array, float, Array]]:
+    """Return log p_g of all rows, λ and coefficients, by the labels of lowest cross-entropy on the clean rows."""
+    fits = []
+    for q, w in first_labels(f):
+        decay = yield from select_decay(f, q, w)
+        out_of_fold, W = yield from cross_fit(f, q, w, decay)
+        fits.append((log_softmax(out_of_fold), decay, W))
+    clean = np.arange(f.n, len(f.given))
+    return min(fits, key=lambda fit: -float(fit[0][clean, f.true].sum()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,34 +264,6 @@ def _cross_calibrate(f: FixedFeatures, log_p: Array) -> Array:
         rows = fold == k
         calibrated[rows] = fit_label_pool(log_p[None, ~rows], f.true[~rows]).logits(log_p[None, rows])
     return calibrated
-
-
-def _clean_given_is_known(f: FixedFeatures) -> bool:
-    return bool((f.given[f.n :] >= 0).any())
-
-
-def _has_opinion(f: FixedFeatures) -> Array:
-    """Return 1 for rows whose given label, or its absence, is known; 0 for clean rows where it is not."""
-    known = np.ones(len(f.given))
-    if not _clean_given_is_known(f) or (f.given[: f.n] >= 0).all():
-        known[f.n :] = f.given[f.n :] >= 0
-    return known
-
-
-def _noise_matrix(f: FixedFeatures, log_p_given: Array, use: Mask) -> Array:
-    """Return T, (C, C + 1), from the clean rows of the mask."""
-    known = use & (_has_opinion(f)[f.n :] > 0)
-    if known.any():
-        T = count_noise(f.true[known], f.given[f.n :][known], f.classes)
-        if (f.given[: f.n] >= 0).all():
-            T[:, -1] = 1.0  # no training row lacks a label
-        return T
-    labeled = f.given[: f.n] >= 0
-    p = torch.from_numpy(np.exp(log_p_given))
-    estimated = estimate_transitions(
-        p[f.n :][use], torch.from_numpy(f.true[use]), p[: f.n][labeled], torch.from_numpy(f.given[: f.n][labeled])
-    )
-    return with_missing_column(estimated.T.double().numpy())
 
 
 def _is_better_than_given(f: FixedFeatures, opinions: Array) -> bool:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet import nets
+from metalabelnet.report.annotator_table import annotator_table
 from metalabelnet.report.markup import Html, join, name_tag, table, tag, truncate
 from metalabelnet.report.matrices import MAX_MATRIX_CLASSES, pair_table
 from metalabelnet.report.svg_chart import chart, series
@@ -45,6 +46,7 @@ def make_section(run: FinishedRun, samples: Mapping[int, SampleContent], note: s
         _confusion(run),
         tag("h3", "Estimated noise matrix"),
         _noise(run),
+        annotator_table(annotators) if (annotators := run.summary.get("annotators")) else Html(),
         tag("h3", f"Top {len(run.suspects)} suspects" if run.suspects else "Suspects"),
         _suspects(run, samples, note),
         id=anchor,
@@ -108,7 +110,7 @@ def _details(run: FinishedRun) -> Html:
     all_settings += [
         [f"{settings['method']}.{key}", _value(value)] for key, value in metadata["method_settings"].items()
     ]
-    results = [[key, _value(value)] for key, value in s.items() if not isinstance(value, dict)]
+    results = [[key, _value(value)] for key, value in s.items() if not isinstance(value, dict | list)]
     return join(
         table([], rows, class_="facts"),
         tag("details", tag("summary", "All settings"), table(["setting", "value"], all_settings)),

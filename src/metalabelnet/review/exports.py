@@ -1,4 +1,4 @@
-"""Exports as CSV: the clean set, the corrected labels and the verdicts."""
+"""Exports as CSV: the clean set, the corrected labels, the verdicts and the annotations."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     ExportRows = Iterator[tuple[Any, ...]]
 
+REVIEWER = "reviewer"  # the annotator of verdicts
 # Whether the sample c has a verdict from the clean set page that was not undone.
 _DRAWN = (
     "EXISTS (SELECT 1 FROM verdicts v WHERE v.n = c.n AND v.page = 'clean' AND v.kind = 'label' "
@@ -88,10 +89,27 @@ def all_verdicts(store: ReviewStore, source: ReviewSource) -> ExportRows:
         yield row["v"], row["time"], row["id"], *labels, row["kind"], label, *details
 
 
+def all_annotations(store: ReviewStore, source: ReviewSource) -> ExportRows:
+    """All annotations for `train --annotations`: those of the data, and the verdicts as those of one more annotator."""
+    yield "id", "annotator", "label"
+    for position, annotator, label in source.annotations:
+        yield source.ids[position], annotator, label
+    reviewer, known = REVIEWER, {annotator for _, annotator, _ in source.annotations}
+    while reviewer in known:
+        reviewer += "'"
+    query = (
+        "SELECT s.id, c.label FROM samples s JOIN current_verdicts c ON c.n = s.n WHERE c.kind = 'label' "
+        "ORDER BY s.position"
+    )
+    for name, label in store.connection().execute(query):
+        yield name, reviewer, source.classes[label]
+
+
 EXPORTS: dict[str, Callable[[ReviewStore, ReviewSource], ExportRows]] = {
     "clean": clean_set,
     "labels": corrected_labels,
     "verdicts": all_verdicts,
+    "annotations": all_annotations,
 }
 
 

@@ -83,6 +83,8 @@ class ReviewSource:
         Changes when the samples must be imported again.
     marked_clean : frozenset of int
         Positions marked as clean in the data itself.
+    annotations : sequence of (int, str, str)
+        Position, annotator and label of the annotations of the run's data; label "": abstained.
     ids_are_row_numbers : bool
         Whether samples have no ids other than their row numbers.
     notes : tuple of str
@@ -101,6 +103,7 @@ class ReviewSource:
     train_arguments: tuple[str, ...]
     fingerprint: str
     marked_clean: frozenset[int] = frozenset()
+    annotations: Sequence[tuple[int, str, str]] = ()
     ids_are_row_numbers: bool = False
     notes: tuple[str, ...] = ()
 
@@ -261,6 +264,7 @@ def _from_files(
         fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, display if ids_are_row_numbers else None),
         marked_clean=frozenset(k for k, is_clean in enumerate(rows.is_clean) if is_clean)
         - {one.position for one in unknown_class},
+        annotations=() if rows.annotations is None else rows.annotations.entries(),
         ids_are_row_numbers=ids_are_row_numbers,
         notes=(
             *_clean_set_notes(path, listed, len(clean) - len(in_data), unknown_class),
@@ -332,6 +336,7 @@ def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSourc
         review_arguments=(name,),
         train_arguments=_run_arguments(run),
         fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), display),
+        annotations=() if train.annotations is None else train.annotations.entries(train.classes),
         ids_are_row_numbers=True,
         notes=(f"{separate} clean samples that {name} contains separately are not listed: training uses them anyway",)
         if separate
@@ -341,7 +346,10 @@ def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSourc
 
 def _read_arguments(read_options: ReadOptions) -> tuple[str, ...]:
     """The read options as command line arguments, without the clean set."""
-    names = ("image", "text", "features", "label", "id", "clean_column", "true_label", "test", "image_size", "encoder")
+    names = (
+        *("image", "text", "features", "label", "id", "clean_column", "true_label", "annotations", "test"),
+        *("image_size", "encoder"),
+    )
     values = [(name.replace("_", "-"), getattr(read_options, name)) for name in names]
     return tuple(word for name, value in values if value is not None for word in (f"--{name}", str(value)))
 

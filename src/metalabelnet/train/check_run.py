@@ -83,10 +83,15 @@ def _check_read_options(run: Run) -> None:
         names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
     if run.data in IMAGE_BENCHMARKS:
         names = [name for name in names if name not in ("image_size", "on_error", "memory_limit")]
+    if run.data_format == "npz":
+        names = [name for name in names if name != "annotations"]
     names = [name for name in names if name != "split"]
     if names and not run.is_folder_or_table:
         name = names[0].replace("_", "-")
         raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
+    if run.annotations is not None and (run.noise != "none" or run.unlabeled):
+        option = f"noise {run.noise}" if run.noise != "none" else f"unlabeled {run.unlabeled}"
+        raise InputError(f"{option} changes given labels, not those of --annotations {run.annotations}: leave one out")
     if run.image_size is not None and not 4 <= run.image_size <= 1024:
         raise InputError(f"image-size {run.image_size} is out of range: choose from 4 to 1024")
     if run.memory_limit is not None and not (math.isfinite(run.memory_limit) and run.memory_limit >= 0):

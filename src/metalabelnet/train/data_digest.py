@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from metalabelnet.data.disk_tensor import DiskTensor
@@ -41,7 +42,14 @@ def _ids_and_labels(rows: Rows, *, with_given: bool) -> bytes:
     """Return ids, shape and labels of rows as bytes."""
     header = json.dumps([rows.ids, list(rows.x.shape), str(rows.x.dtype)]).encode()
     labels = [rows.index, rows.true, *([rows.given] if with_given else [])]
-    return header + torch.stack(labels).cpu().numpy().tobytes()
+    return header + torch.stack(labels).cpu().numpy().tobytes() + _annotations(rows)
+
+
+def _annotations(rows: Rows) -> bytes:
+    if rows.annotations is None:
+        return b""
+    a = rows.annotations
+    return json.dumps(a.names).encode() + np.stack([a.sample, a.annotator, a.label]).astype(np.int64).tobytes()
 
 
 def _subsample(x: Samples) -> torch.Tensor:

@@ -69,7 +69,20 @@ OPTIONAL_SUMMARY: Fields = {
     "suspicion_auroc": float | None,
     "unlabeled": int,
     "clean_noise": dict[str, Any] | None,
+    "annotators": list[dict[str, Any]] | None,
     "suspects": int,
+}
+ANNOTATOR: Fields = {  # of summary.json
+    "annotator": str,
+    "labels": int,
+    "abstained": int,
+    "accuracy": float | None,
+    "low": float | None,
+    "high": float | None,
+    "clean_labels": int,
+    "clean_accuracy": float | None,
+    "clean_low": float | None,
+    "clean_high": float | None,
 }
 METRICS: Fields = {
     "epoch": int,

@@ -96,9 +96,11 @@ def prepare(
     check_labeled(train)
     with_clean = len(labels) > len(train)
     clean_labels = labels[len(train) :] if with_clean else _given_labels_of_clean(run, data, split.clean)
+    clean_set = split.clean
     if run.clean_given == "drop":
         clean_labels = torch.full_like(clean_labels, UNLABELED)
-    clean_set = split.clean.with_given_labels(clean_labels).to(device)
+        clean_set = clean_set.without_annotations()
+    clean_set = clean_set.with_given_labels(clean_labels).to(device)
     clean, validation = clean_set, clean_set
     if run.protocol == "default":
         clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))

@@ -328,6 +328,8 @@ class RunFolder:
         file = self.path / "summary.json"
         summary = json_files.parse_object(file, self.read(file.name), json_files.SUMMARY, json_files.OPTIONAL_SUMMARY)
         json_files.check_fields(file, summary["samples"], json_files.SAMPLES)
+        for annotator in summary.get("annotators") or ():
+            json_files.check_fields(file, annotator, json_files.ANNOTATOR)
         return summary
 
     def metrics(self) -> list[dict[str, Any]]:

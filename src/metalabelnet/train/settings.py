@@ -56,6 +56,9 @@ class Run(RunOptions):
         Table of ids and labels, or folder of images, that lists the clean set.
     clean_given : {"keep", "drop"}, default "keep"
         Whether clean samples keep their given label, which shows the noise.
+    annotations : str, optional
+        Table of labels by several annotators, with columns id, annotator and label. Samples without a given label get
+        the majority vote; metalabelnet-plus on tables and texts uses every annotation.
     clean_column, true_label, label, image, text, features, id : str, optional
         Column names of a table. Default: detected.
     test : str, optional

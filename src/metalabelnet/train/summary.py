@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.calibration import softmax_at_temperature
+from metalabelnet.labels.annotator_quality import annotator_quality
 from metalabelnet.labels.clean_noise import count_clean_noise
 from metalabelnet.labels.metrics import class_accuracy, expected_calibration_error, macro_f1, top_accuracy
 from metalabelnet.labels.quality import label_quality
@@ -72,6 +73,7 @@ def summarize(
         "samples": {part: len(getattr(problem, part)) for part in ("train", "clean", "validation", "test")},
         "unlabeled": int((problem.train.given < 0).sum()),
         "clean_noise": count_clean_noise(problem),
+        "annotators": annotator_quality(problem, labels),
         "suspects": int(labels.decisions().suspect.sum()),
         "seconds": round(seconds, 3),
     }

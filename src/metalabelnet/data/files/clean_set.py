@@ -130,22 +130,22 @@ def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[s
     if data.kind == "image" or not columns.samples or not set(columns.samples) <= set(names):
         name = _id_column(file, names, label, columns)
         rows = listing.from_table(file, listing.Columns(samples=(name,), label=label), data)
-        _undo_spreadsheet_escapes(rows, data)
+        undo_spreadsheet_escapes(rows, data)
         return _look_up(file, rows, data, missing_ids)
     # The file has the sample columns of the data: it contains the samples themselves.
     own_id = columns.id if columns.id in names else None
     requested = listing.Columns(kind=data.kind, samples=columns.samples, label=label, id=own_id)
     rows = listing.from_table(file, requested, data)
-    _undo_spreadsheet_escapes(rows, data)
+    undo_spreadsheet_escapes(rows, data)
     _check_labels(file, rows)
-    positions = _positions_by_id(data, file) if own_id is not None else {}
+    positions = positions_by_id(data, file) if own_id is not None else {}
     return [
         CleanSample(id=name, label=y, item=item, position=positions.get(listing.normalize_name(name)))
         for name, y, item in zip(rows.ids, rows.labels, rows.items, strict=True)
     ]
 
 
-def _undo_spreadsheet_escapes(rows: Listing, data: Listing) -> None:
+def undo_spreadsheet_escapes(rows: Listing, data: Listing) -> None:
     """Remove the apostrophes that a spreadsheet-safe export has put before ids and labels.
 
     A file in which a formula has no apostrophe is not such an export, and is left as it is.
@@ -214,7 +214,7 @@ def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | 
     Other spellings of a path are accepted too: ./cats/1.jpg, and backslashes as on Windows. Only a sample that the data
     marks as clean may have no label.
     """
-    by_id = _positions_by_id(data, file)
+    by_id = positions_by_id(data, file)
     by_path = _positions_by_path(data) if data.kind == "image" else {}
     folder = data.source if data.source.is_dir() else data.source.parent
     clean = []
@@ -234,13 +234,13 @@ def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | 
                 )
             clean.append(CleanSample(id=name, label=label, position=position, item=item))
         elif missing_ids is None:
-            raise InputError(f"{file}: {_no_sample_message(name, by_id, data.source)}")
+            raise InputError(f"{file}: {no_sample_message(name, by_id, data.source)}")
         else:
             missing_ids.append(name)
     return clean
 
 
-def _positions_by_id(data: Listing, file: Path) -> dict[str, int]:
+def positions_by_id(data: Listing, file: Path) -> dict[str, int]:
     """Return the position of each sample by its id; raise InputError if an id is not unique."""
     by_id = {listing.normalize_name(name): k for k, name in enumerate(data.ids)}
     if len(by_id) < len(data.ids):
@@ -252,7 +252,8 @@ def _positions_by_id(data: Listing, file: Path) -> dict[str, int]:
     return by_id
 
 
-def _no_sample_message(name: str, known: Iterable[str], source: Path) -> str:
+def no_sample_message(name: str, known: Iterable[str], source: Path) -> str:
+    """Return the message for an id that no sample has, with the closest one that exists."""
     closest = difflib.get_close_matches(name, list(known)[:MAX_SUGGESTIONS_FROM], n=1)
     return f"there is no sample {name!r} in {source}" + (f"; did you mean {closest[0]!r}?" if closest else "")
 

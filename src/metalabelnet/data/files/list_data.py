@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.data.cells import is_identifier, is_missing
-from metalabelnet.data.files import clean_set, listing, table_file
+from metalabelnet.data.files import annotation_file, clean_set, listing, table_file
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class ReadOptions:
         Column of true labels, where known.
     clean_file : str or None
         Table or folder of the clean set.
+    annotations : str or None
+        Table of labels by several annotators.
     test : str or None
         Table or folder of test samples.
     image_size : int or None
@@ -70,6 +72,7 @@ class ReadOptions:
     clean_column: str | None = None
     true_label: str | None = None
     clean_file: str | None = None
+    annotations: str | None = None
     test: str | None = None
     image_size: int | None = None
     on_error: str = "stop"
@@ -147,7 +150,9 @@ def list_train(
         if others := listing.count_other_files(files):
             counts = [f"{count} {suffix}" for suffix, count in others.most_common()]
             notes.append(f"{others.total()} files in {path} are not images ({listing.shorten_list(counts)}): left out")
-        return listing.from_files(path, files), listing.Columns()
+        rows, columns = listing.from_files(path, files), listing.Columns()
+        _add_annotations(rows, columns, options, notes)
+        return rows, columns
     if sum(name is not None for name in (options.image, options.text, options.features)) > 1:
         raise InputError("a sample is an image, a text or a row of features: give one of --image, --text, --features")
     features = None
@@ -163,7 +168,7 @@ def list_train(
         clean_column=options.clean_column,
         true_label=options.true_label,
     )
-    columns = listing.find_columns(path, requested, features)
+    columns = listing.find_columns(path, requested, features, needs_label=options.annotations is None)
     rows = listing.from_table(path, columns, on_listed=on_listed)
     if columns.kind == "table" and features is None:  # guessed from the first rows; now checked on all rows
         useless = [k for k in range(len(columns.samples)) if _is_useless([row[k] for row in rows.items])]
@@ -171,7 +176,19 @@ def list_train(
     notes.append(f"{path}: {columns.describe()}")
     if (repeated := len(rows.ids) - len({*rows.ids})) > 0:
         notes.append(f"{repeated} of {len(rows.ids)} samples have the same {columns.id or 'path'} as another one")
+    _add_annotations(rows, columns, options, notes)
     return rows, columns
+
+
+def _add_annotations(rows: Listing, columns: Columns, options: ReadOptions, notes: list[str]) -> None:
+    """Read the annotations of the options; samples without a given label get the majority vote."""
+    if options.annotations is None:
+        return
+    rows.annotations = annotation_file.list_annotations(Path(options.annotations), rows, columns)
+    votes = rows.annotations.majority_vote(len(rows.items))
+    unlabeled = rows.labels.count("")
+    rows.labels = [label or vote for label, vote in zip(rows.labels, votes, strict=True)]
+    notes.append(annotation_file.describe(rows.annotations, unlabeled - rows.labels.count("")))
 
 
 def _is_useless(cells: Sequence[str]) -> bool:

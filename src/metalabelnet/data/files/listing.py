@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.data.cells import is_identifier, is_missing
+from metalabelnet.data.cells import is_identifier, is_missing, parse_bool
 from metalabelnet.data.files import table_file
 from metalabelnet.data.unlabeled import UNLABELED_NAMES
 from metalabelnet.errors import InputError, unknown_name_error
@@ -21,6 +21,8 @@ from metalabelnet.input_files.image_files import SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from metalabelnet.data.files.annotation_file import ListedAnnotations
 
 UNLABELED_FOLDER = "_unlabeled"
 SPLIT_FOLDERS = {"train", "training", "val", "valid", "validation", "test"}  # folders that are parts, not classes
@@ -95,6 +97,8 @@ class Listing:
         Whether the source marks the sample as clean.
     true_labels : list of str
         True labels; "": unknown.
+    annotations : ListedAnnotations or None
+        Labels by several annotators.
     """
 
     source: Path
@@ -104,6 +108,7 @@ class Listing:
     labels: list[str] = field(default_factory=list)
     is_clean: list[bool] = field(default_factory=list)
     true_labels: list[str] = field(default_factory=list)
+    annotations: ListedAnnotations | None = None
 
     def add(self, item: Any, name: str, label: str = "", *, is_clean: bool = False, true_label: str = "") -> None:
         """Append a sample."""
@@ -227,7 +232,8 @@ def _to_integers(*lists: list[str]) -> list[list[str]]:
 
 def class_names(train: Listing, clean_labels: Sequence[str], test: Listing | None) -> tuple[str, ...]:
     """Return the class names: those of the training labels, in numerical, then alphabetical order."""
-    known = {*train.labels, *train.true_labels} - {""}
+    annotated = train.annotations.labels if train.annotations is not None else ()
+    known = {*train.labels, *train.true_labels, *annotated} - {""}
     for what, labels in (("clean", clean_labels), ("test", test.labels if test else ())):
         for name in labels:
             if name not in known:
@@ -318,16 +324,6 @@ def drop_columns(columns: Columns, rows: Listing, positions: Sequence[int]) -> t
     left_out = (*columns.left_out, *(columns.samples[k] for k in positions))
     samples = tuple(columns.samples[k] for k in remaining)
     return dataclasses.replace(columns, samples=samples, left_out=left_out), rows
-
-
-def parse_bool(cell: str, row: int, column: str, path: Path) -> bool:
-    """Return the truth value of a cell; a missing value is false."""
-    text = cell.lower()
-    if text in ("1", "1.0", "true", "t", "yes", "y", "x"):
-        return True
-    if text in ("0", "0.0", "false", "f", "no", "n") or is_missing(text):
-        return False
-    raise InputError(f"{path}: row {row} has {cell!r} in the column {column!r}; give 1 or 0, true or false, yes or no")
 
 
 def normalize_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -112,6 +113,10 @@ def _read(
     given, true, part = samples.given[index], samples.true[index], samples.part[index]
     row_ids = tuple(samples.ids[k] for k in encoded)
     rows = make_rows(x, given, true=true, classes=samples.classes, what=str(path), ids=row_ids, index=index)
+    if train.annotations is not None:
+        numbers = {name: k for k, name in enumerate(samples.classes)}
+        annotations = train.annotations.to_numbers(numbers, len(samples.items)).take(index.numpy())
+        rows = dataclasses.replace(rows, annotations=annotations)
     if clean:
         count, inside = int((part == CLEAN).sum()), int((index[part == CLEAN] < len(train.items)).sum())
         notes.append(
@@ -181,8 +186,9 @@ class _AllSamples:
 def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> _AllSamples:
     """Concatenate the samples of the data, the clean samples outside of it, and the test samples.
 
-    The label of a row that a column marks as clean is its clean label, so it has no given label; a row with a label in
-    the clean set's file has both. A marked row that the file excludes is left out.
+    The label of a row that a column marks as clean is its clean label, so that its given label is the majority vote of
+    its annotators, or unknown; a row with a label in the clean set's file has both. A marked row that the file excludes
+    is left out.
     """
     inside = [sample for sample in clean if sample.position is not None]
     outside = [sample for sample in clean if sample.position is None]
@@ -191,8 +197,12 @@ def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> 
     classes = listing.class_names(train, [sample.label for sample in clean], test)
     number = {name: k for k, name in enumerate(classes)} | {"": UNLABELED}
     given, true = torch.full((len(items),), UNLABELED), torch.full((len(items),), UNLABELED)
+    votes = [""] * n if train.annotations is None else train.annotations.majority_vote(n)
     given[:n] = torch.tensor(
-        [number["" if is_clean else label] for label, is_clean in zip(train.labels, train.is_clean, strict=True)]
+        [
+            number[vote if is_clean else label]
+            for label, vote, is_clean in zip(train.labels, votes, train.is_clean, strict=True)
+        ]
     )
     true[:n] = torch.tensor([number[label] for label in train.true_labels])
     part = torch.full((len(items),), TRAIN)
