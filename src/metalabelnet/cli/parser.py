@@ -51,6 +51,11 @@ EXPORT_EXAMPLES = """examples:
   metalabelnet export runs/mine --onnx model.onnx
   metalabelnet export runs/mine --onnx model.onnx --net my_nets:make
 """
+PACK_EXAMPLES = """examples:
+  metalabelnet pack photos/ -o photos.packed                       one subfolder per class; the files as they are
+  metalabelnet pack photos/ -o photos.packed --decode --image-size 224    decoded images: no decoding in training
+  metalabelnet pack clothing1m --data-dir DIR --split paper -o clothing1m.packed
+"""
 REPORT_EXAMPLES = """examples:
   metalabelnet report runs/mine -o report.html
   metalabelnet report runs/compare-digits-uniform0.4-clean100/*-seed* -o report.html     compare several runs
@@ -129,6 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_predict(
         command("predict", "predict the classes of images, of rows of a table or of an .npz file", PREDICT_EXAMPLES)
     )
+    _add_pack(command("pack", "write the images of a large data set into a few files to train from", PACK_EXAMPLES))
     _add_export(command("export", "write the model of a run as ONNX", EXPORT_EXAMPLES))
     _add_report(command("report", "write an HTML report of runs: results, curves, suspects", REPORT_EXAMPLES))
     _add_review(command("review", "review labels in a browser and export the verdicts", REVIEW_EXAMPLES))
@@ -191,6 +197,21 @@ def _add_predict(parser: Parser) -> None:
     add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
     _add_net(parser)
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
+
+
+def _add_pack(parser: Parser) -> None:
+    add = parser.add_argument
+    text = "folder of images, table with a column of images, or name of a data set of images"
+    add("data", metavar="DATA", help=text)
+    text = "folder to write; if it holds an unfinished pack of DATA it is continued, and a finished one is verified"
+    add("-o", "--output", type=Path, required=True, metavar="DIR", help=text)
+    add("--decode", action="store_true", help="store decoded images (uint8), not the files: larger, faster to read")
+    add("--image-size", type=int, metavar="N", help="side in pixels of the decoded images (default: by size)")
+    add("--clean", metavar="PATH", help="table or folder of clean labels (or give it to train)")
+    add("--test", metavar="PATH", help="folder or table with true labels to test on")
+    add("--split", choices=("general", "paper"), default="general", help="split of a named data set (default: general)")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
 
 
 def _add_export(parser: Parser) -> None:
