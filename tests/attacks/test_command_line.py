@@ -290,7 +290,7 @@ REFUSED = {
                 f"all --tables-only --{name} {value}": f"--{name}: --tables-only trains nothing; leave out --{name}",
             }
             for name, value in {
-                **dict.fromkeys(("data-dir", "out", "commit"), "x"),
+                **dict.fromkeys(("data-dir", "pretrained", "out", "commit"), "x"),
                 **dict.fromkeys(("budget", "concurrent", "jobs"), "2"),
                 "order": "cheapest",
                 "device": "cpu",

@@ -259,6 +259,8 @@ def _add_reproduce(parser: Parser) -> None:
     add("--data-dir", type=Path, metavar="DIR", help=text)
     text = "the authors' student_logits.npy, for feature-dependent noise"
     add("--noise-probs", type=Path, metavar="FILE", help=text)
+    text = "weights of torchvision's ResNet-50 trained on ImageNet (default: downloaded)"
+    add("--pretrained", type=Path, metavar="FILE", help=text)
     add("--seeds", type=int, metavar="N", help="seeds per cell, from 0 on (default: as in the paper)")
     add("--methods", metavar="A,B", help="only these methods")
     text = "only these noises, such as uniform:0.4,feature:0.6, worst or (beyond) digits/uniform:0.4"
@@ -273,7 +275,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
     add("--figures", type=Path, metavar="DIR", help="folder for tables, figures (default: docs/results/reproduction)")
     add("--doc", type=Path, metavar="FILE", help="update the generated parts of this Markdown page")
-    add("--smoke", action="store_true", help="run everything in small on digits, to test the setup in seconds")
+    add("--smoke", action="store_true", help="run everything in small, on digits or a stand-in of the data")
     add("--tables-only", action="store_true", help="train nothing; build tables and figures from stored results")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
     add("--commit", metavar="ID", help="commit to store with the results, if the package is not run from a checkout")
