@@ -66,7 +66,7 @@ def test_tables_on_stand_ins(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def check_stand_ins(names: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "failed" not in smoke(names, folder, capsys)
     for line in Results(folder / "results").lines:
-        assert line["summary"]["test_top5_accuracy"] >= line["summary"]["test_accuracy"] > 0
+        assert line["summary"]["test_top5_accuracy"] >= line["summary"]["test_accuracy"] >= 0
     for name in names:
         assert re.search(r"\| metalabelnet|\d \(1\)", (folder / "figures" / f"{name}.md").read_text())
     assert smoke(names, folder, capsys).startswith("0 of ")
