@@ -18,8 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.cli_runner import run_cli
 from helpers.tiny_data import run_outputs
 from helpers.user_data import write_csv, write_photos
+from metalabelnet.cli.console import format_duration
 from metalabelnet.data import DataSet, ReadOptions, Rows, load
 from metalabelnet.data.batches import Batches
 from metalabelnet.data.files import duplicates
@@ -366,3 +368,32 @@ def test_workers_end_with_the_pack(packed: Path) -> None:
 def test_workers_import_no_pytorch() -> None:
     code = "import sys, metalabelnet.input_files.decode_worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pack_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pack, verify, train, report and list the suspects for review."""
+    folder, run = tmp_path / "pack", tmp_path / "run"
+    words = ["pack", str(photos / "photos"), "-o", str(folder), "--decode", "--image-size", "9"]
+    done = run_cli(words, capsys)
+    assert (done.code, done.out.count("\n")) == (0, 2)
+    assert f"{folder} is written: 0.0 MiB in 1 shards" in done.out
+    assert done.out.endswith(f"metalabelnet train {folder} --clean FILE\n")
+    assert "packing" in done.err
+    assert "is complete, and its digests match" in run_cli(words, capsys).out
+    recipe = "--epochs 2 --warmup 1 --batch-size 16 --device cpu --recipe paper --snapshots 0"
+    train_words = ["train", str(folder), "--clean", str(photos / "clean.csv"), *recipe.split(), "--out", str(run)]
+    assert run_cli(train_words, capsys).code == 0
+    assert run_cli(["report", str(run), "-o", str(tmp_path / "report.html")], capsys).code == 0
+    assert "data:image" in (tmp_path / "report.html").read_text()
+    exported = run_cli(["review", str(run), "--export", "labels"], capsys)
+    assert (exported.code, exported.out.count("\n")) == (0, 94)
+    damage(folder / "shard-00000.bin")
+    for command in (words, [*train_words[:-1], str(tmp_path / "other")]):
+        failed = run_cli(command, capsys)
+        assert (failed.code, failed.out) == (2, "")
+        assert failed.err.splitlines()[-1].startswith(f"metalabelnet: {folder / 'shard-00000.bin'} is damaged")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (59, "59 s"), (61, "2 min"), (7300, "3 h")])
+def test_remaining_time(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
