@@ -144,7 +144,8 @@ def test_batches_do_not_depend_on_the_number_of_workers(packed: Path) -> None:
 
 def test_run_resumes_in_the_middle_of_an_epoch(photos: Path, packed: Path, tmp_path: Path) -> None:
     """The stopped run, resumed with another number of workers, equals the run on the files, to the byte."""
-    recipe = {"epochs": 1, "warmup": 0, "batch_size": 8, "device": "cpu", "recipe": "paper", "augment": "flip-crop"}
+    recipe = {"method": "metalabelnet", "epochs": 1, "warmup": 0, "batch_size": 8, "device": "cpu"}
+    recipe |= {"recipe": "paper", "augment": "flip-crop"}
     run = make_run(str(packed), workers=0, **recipe)
     files = make_run(str(photos / "photos"), clean_file=str(photos / "clean.csv"), test=str(photos / "test"), **recipe)
     assert (run.clean, run.data_format) == ("all", "packed")
