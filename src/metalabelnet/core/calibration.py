@@ -46,9 +46,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> FittedTemperature:
     scaled = torch.empty_like(s)  # allocated once
 
     def losses(t: float) -> tuple[float, float]:
-        log_z = (
-            torch.mul(s, 1 / t, out=scaled).exp_().sum(1).log().mean()
-        )  # two passes over the logits, where log_softmax has four
+        log_z = torch.mul(s, 1 / t, out=scaled).exp_().sum(1).log().mean()  # fewer passes over s than log_softmax
         nll, mean_log_p = log_z - at_label / t, mean / t - log_z
         plain, regularized = torch.stack([nll, (n * nll - mean_log_p) / (n + 1)]).tolist()
         return plain, regularized
