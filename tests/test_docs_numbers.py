@@ -173,3 +173,18 @@ def test_recipe_table() -> None:
                 assert row[k] == f"{change:+.2f} ({len(shared)})"
             else:
                 assert not row[k]
+
+
+def test_reading_of_packed_images() -> None:
+    """Images per second in scale.md, rounded to two digits."""
+    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    lines = (ROOT / "results" / "streaming" / "cpu.jsonl").read_text().splitlines()
+    stored: dict[str, float] = {}
+    for line in map(json.loads, lines):
+        stored |= line.get("reading", {})
+        if "decoding" in line:
+            stored["decoded to 224×224 by a worker, for comparison"] = line["decoding"]["1 workers"]["per_cpu_second"]
+    rows = table_rows(page.partition("### Why an own format")[2])
+    assert len(rows) == len(stored) == 5
+    for name, number in rows:
+        assert number == f"{float(f'{stored[name]:.2g}'):,.0f}"

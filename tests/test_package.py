@@ -24,6 +24,7 @@ COMMANDS = [
     "compare",
     "labels",
     "predict",
+    "pack",
     "export",
     "report",
     "review",

@@ -21,9 +21,9 @@ ON_ERROR = ("stop", "skip")
 CLEAN_GIVEN = ("keep", "drop")
 TEXT_FEATURES = ("auto", "word", "char", "both")
 ALL = "all"  # `--clean all`: all samples that are marked as clean
-DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "memory")
+DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "packed", "memory")
 HUB = "hub"  # `--pretrained` without a file: download the weights
-PATH_KINDS = "a folder of images, or a .csv, .tsv, .parquet or .npz file"
+PATH_KINDS = "a folder of images, packed images, or a .csv, .tsv, .parquet or .npz file"
 
 # The paper's schedule for CIFAR-10, also used by several of the compared methods' papers.
 CIFAR10_SCHEDULE: dict[str, Any] = {
@@ -95,7 +95,8 @@ class RunOptions:
 
     data: str = _option("digits", f"data set name ({', '.join(DATASET_DEFAULTS)}), or the path of {PATH_KINDS}")
     data_format: str = _option(
-        "auto", "what DATA is: benchmark, folder, table, npz, memory (arrays); auto: detected when the run is created"
+        "auto",
+        "what DATA is: benchmark, folder, table, npz, packed, memory (arrays); auto: detected when the run is created",
     )
     data_dir: str | None = _option(
         None, "folder with the files of a named data set (default: $METALABELNET_DATA, else ~/.cache/metalabelnet)"
@@ -144,6 +145,9 @@ class RunOptions:
     on_error: str = _option("stop", "what to do when a sample cannot be read: stop, skip")
     memory_limit: float | None = _option(
         None, "GiB of memory for samples; more are kept on disk (default: half of the free memory)"
+    )
+    workers: int | None = _option(
+        None, "processes that decode packed images; 0: none, the training process does it (default: one per CPU core)"
     )
     limit: int | None = _option(None, "number of training samples to use, drawn at random (default: all)")
     unlabeled: int = _option(0, "number of training samples whose label is removed")

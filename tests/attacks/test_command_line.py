@@ -247,6 +247,10 @@ REFUSED = {
         },
         "--on-error": {"small.npz --on-error skip": "--on-error is for a folder of images or a table"},
         "--memory-limit": {"small.npz --memory-limit 1": "--memory-limit is for a folder of images or a table"},
+        "--workers": {
+            "small.npz --workers 2": "--workers is for packed images, and small.npz is not packed: leave it out",
+            "photos --clean clean.csv --workers 2": "--workers is for packed images, and photos is not packed",
+        },
         "--augment": {"small.npz --augment flip-crop --clean 18": "is for images, and small.npz has none"},
         "--pretrained": {"small.npz --pretrained": "pretrained weights are for networks of timm or torchvision"},
         "--execution": {"small.npz --method mlnt --execution compiled": "the steps of mlnt cannot be traced"},
@@ -277,6 +281,12 @@ REFUSED = {
         "--text": {"run small.npz --text x": "--text x: this run was trained on arrays, not on texts"},
         "--id": {"run small.npz --id x": "--id x names a column of a table, and no input is a table"},
     },
+    "pack": {
+        "--clean": {"clothing1m -o x --clean clean.csv": "--clean is for your own images, and clothing1m has its own"},
+        "--test": {"clothing1m -o x --test photos": "--test is for your own images, and clothing1m has its own"},
+        "--split": {"photos -o x --split paper": "--split is for a named data set (clothing1m, food101n, "},
+        "--data-dir": {"photos -o x --data-dir .": "--data-dir is for a named data set (clothing1m, food101n, "},
+    },
     "export": {"--net": {"run --onnx m.onnx --net nets.py:good": "not with a network of your own; leave it out"}},
     "reproduce": {
         **{
@@ -285,7 +295,7 @@ REFUSED = {
                 f"all --tables-only --{name} {value}": f"--{name}: --tables-only trains nothing; leave out --{name}",
             }
             for name, value in {
-                **dict.fromkeys(("data-dir", "out", "commit"), "x"),
+                **dict.fromkeys(("data-dir", "pretrained", "out", "commit"), "x"),
                 **dict.fromkeys(("budget", "concurrent", "jobs"), "2"),
                 "order": "cheapest",
                 "device": "cpu",
@@ -321,6 +331,7 @@ ALWAYS_USED = {
     "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --jobs",
     "labels": "-o --suspects --top --format --data --spreadsheet-safe",
     "predict": "-o --on-error --device",
+    "pack": "-o --decode --image-size --on-error",
     "export": "--onnx",
     "report": "-o",
     "reproduce": "--list --seeds --results --dtype",

@@ -28,14 +28,14 @@ def test_list(tmp_path: Path, capsys: Capture) -> None:
     rows = {line.split()[0]: line for line in output.out.splitlines()[2:]}
     assert set(rows) == set(EXPERIMENTS)
     assert "0/448" in rows["cifar10-table"]
-    assert "needs data: WebVision" in rows["webvision"]
+    assert "needs data: WebVision" in rows["webvision-table"]
 
 
 def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
-    output = run_cli(["reproduce", "ablation-beta", "clothing1m", "--list", "--results", str(tmp_path)], capsys)
+    output = run_cli(["reproduce", "ablation-beta", "clothing1m-table", "--list", "--results", str(tmp_path)], capsys)
     assert "metalabelnet feature:0.6 0.001 seed 0" in output.out
     assert "settings={'beta': 0.001}" in output.out
-    assert "resnet50, pre-trained on ImageNet" in output.out
+    assert "net=torchvision:resnet50, pretrained=hub" in output.out
     assert "78.20" in output.out
 
 
@@ -44,7 +44,6 @@ def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
     [
         ("", "name a table or figure: choose from cifar10-table, "),
         ("cifar10-tabel", "unknown table or figure 'cifar10-tabel': did you mean 'cifar10-table'"),
-        ("webvision", "webvision needs the data set WebVision, which this version cannot read"),
         ("cifar10-table --methods gcee", "unknown method 'gcee': did you mean 'gce'"),
         ("cifar10-table --cells uniform:0.3", "unknown cell 'uniform:0.3'"),
         ("ablation-beta --points 0.001,0.05 --smoke", "ablation-beta: unknown point '0.05': did you mean '0.01'"),

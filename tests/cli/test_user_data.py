@@ -306,9 +306,9 @@ def test_compare_reads_data_once(capsys: Capture, work_dir: Path, monkeypatch: p
     decoded: list[Path] = []
     really = images.decode
 
-    def watched(path: Path, shape: tuple[int, ...]) -> torch.Tensor:
+    def watched(path: Path, shape: tuple[int, ...], resize: int | None) -> torch.Tensor:
         decoded.append(path)
-        return really(path, shape)
+        return really(path, shape, resize)
 
     monkeypatch.setattr(images, "decode", watched)
     methods = "--methods cross-entropy,gce --seeds 2 --jobs 1 --clean checked.csv --out both"

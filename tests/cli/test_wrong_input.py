@@ -278,7 +278,7 @@ def test_version(capsys: Capture) -> None:
 
 
 COMMANDS = (
-    *("train", "compare", "labels", "predict", "export", "report", "review", "reproduce"),
+    *("train", "compare", "labels", "predict", "pack", "export", "report", "review", "reproduce"),
     *("methods", "datasets", "noises"),
 )
 

@@ -1,11 +1,13 @@
 """The runs of each experiment and their selection."""
 
+from pathlib import Path
+
 import pytest
 
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import beyond
-from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE, TABLE_METHODS
+from metalabelnet.reproduction.experiments import RUNNABLE, TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import CELLS
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import spec_key
@@ -140,12 +142,42 @@ def test_value_of_one_experiment_is_valid() -> None:
         check_selection(names, Selection(methods=("metalabelnet-plus",), cells=("uniform:0.4",)))
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in RUNNABLE])
-def test_unsupported_experiments_have_a_recipe(name: str) -> None:
-    (one,) = run_specs(name, Selection())
-    assert one.fields["settings"] == {"beta": 1e-3}
-    assert one.paper is not None
-    assert one.fields["warmup"] == {"clothing1m": 1, "food101n": 6, "webvision": 14}[name]
+PHOTO_TABLES = {
+    "clothing1m-table": (10, 1, 14_000),
+    "food101n-table": (10, 6, 15_000),
+    "webvision-table": (30, 14, 1000),
+}
+
+
+@pytest.mark.parametrize("name", PHOTO_TABLES)
+def test_photo_tables_are_the_runs_of_the_paper(name: str) -> None:
+    specs = run_specs(name, Selection())
+    assert [spec.seed for spec in specs] == [0, 1, 2, 3]
+    run = Resources(device="cpu").run(specs[0])
+    assert (run.epochs, run.warmup, run.clean) == PHOTO_TABLES[name]
+    assert dict(run.settings) == {"beta": 1e-3}
+    assert (run.split, run.protocol, run.augment) == ("paper", "paper", "flip")
+    assert (run.momentum, run.weight_decay) == (0.9, 1e-4)
+    assert specs[0].paper is not None
+    if name == "webvision-table":
+        assert (run.net, run.pretrained, run.batch_size) == ("timm:inception_resnet_v2", None, 16)
+        assert (run.lr, run.lr_milestones) == (1e-2, (12,))
+    else:
+        assert (run.net, run.pretrained, run.batch_size) == ("torchvision:resnet50", "hub", 32)
+        assert (run.lr, run.lr_milestones) == (1e-3, (5,))
+        assert Resources(device="cpu", pretrained=Path("w.pth")).run(specs[0]).pretrained == "w.pth"
+
+
+def test_photo_tables_that_vary_one_setting() -> None:
+    clean_sizes, unlabeled = (run_specs(f"clothing1m-{name}", Selection()) for name in ("clean-size", "unlabeled"))
+    assert [spec.fields["clean"] for spec in clean_sizes][::6] == [500, 14_000]
+    assert [str(spec.paper) for spec in clean_sizes][::6] == ["76.13", "78.20"]
+    last = {spec.method: spec for spec in unlabeled if spec.point == "950000"}
+    assert {spec.fields["unlabeled"] for spec in last.values()} == {950_000}
+    assert {method: str(spec.paper) for method, spec in last.items()} == {
+        "cross-entropy": "66.88",
+        "metalabelnet": "71.32",
+    }
 
 
 @pytest.mark.parametrize("name", RUNNABLE)

@@ -18,9 +18,9 @@ COLUMNS = {
     "feature:0.8": (288.63, 11.06, 4),
 }
 SUMS = {
-    "clothing1m": (12, 886.44),
-    "food101n": (6, 467.94),
-    "webvision": (14, 1037.10),
+    "clothing1m-table": (12, 886.44),
+    "food101n-table": (6, 467.94),
+    "webvision-table": (14, 1037.10),
     "clothing1m-clean-size": (7, 541.64),
     "clothing1m-unlabeled": (12, 864.64),
 }
@@ -49,8 +49,8 @@ def test_single_cells() -> None:
     assert str(paper_number("cifar10-table", "mslg", "feature:0.8")) == "57.30 ± 7.40"
     assert str(paper_number("cifar10-table", "co-teaching", "uniform:0.2")) == "85.82 ± 0.22"
     assert str(paper_number("cifar10-table", "sce", "feature:0.6")) == "fail"
-    assert str(paper_number("clothing1m", "metalabelnet", "accuracy")) == "78.20"
-    assert str(paper_number("webvision", "metalabelnet", "top 5")) == "87.48"
+    assert str(paper_number("clothing1m-table", "metalabelnet", "accuracy")) == "78.20"
+    assert str(paper_number("webvision-table", "metalabelnet", "top 5")) == "87.48"
     assert paper_number("cifar10-table", "fine-tune", "uniform:0.2") is None
     assert paper_number("cifar10-table", "metalabelnet", "uniform:0.3") is None
 

@@ -48,6 +48,30 @@ def test_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_smoke(TABLES, "cifar10n", tmp_path, capsys)
 
 
+def test_table_on_a_stand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A data set of photos in its own layout, from the lists to the table."""
+    check_stand_ins(("webvision-table",), tmp_path, capsys)
+    (line,) = Results(tmp_path / "results").lines
+    assert line["settings"]["data"] == "webvision-mini"
+    assert line["summary"]["second_test_accuracy"] > 0
+
+
+@pytest.mark.slow
+def test_tables_on_stand_ins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("clothing1m-table", "clothing1m-clean-size", "clothing1m-unlabeled", "food101n-table", "webvision-table")
+    check_stand_ins(names, tmp_path, capsys)
+    assert len(Results(tmp_path / "results").lines) == 21  # of 22: the table and the clean sizes share a run
+
+
+def check_stand_ins(names: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "failed" not in smoke(names, folder, capsys)
+    for line in Results(folder / "results").lines:
+        assert line["summary"]["test_top5_accuracy"] >= line["summary"]["test_accuracy"] >= 0
+    for name in names:
+        assert re.search(r"\| metalabelnet|\d \(1\)", (folder / "figures" / f"{name}.md").read_text())
+    assert smoke(names, folder, capsys).startswith("0 of ")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_figures_and_ablations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

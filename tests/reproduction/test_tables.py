@@ -110,11 +110,22 @@ def test_losses_column_titles(tmp_path: Path) -> None:
     assert (table.columns, table.rows[0][1:]) == (["quantity", "uniform 40 %", "value"], ["1.500000", "2.500000"])
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in RUNNABLE])
-def test_unsupported_experiments_show_paper_numbers(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["clothing1m-table", "food101n-table", "webvision-table"])
+def test_photo_tables_show_paper_numbers(name: str, tmp_path: Path) -> None:
     (table,) = tables(name, Results(tmp_path))
     assert sum(n.table == name for n in PAPER_NUMBERS) == sum(text != "" for row in table.rows for text in row[1:])
-    assert "not run" in table.title
+    line = result_line(run_spec(name, cell="top 1" if name == "webvision-table" else "accuracy"), 81.25)
+    line["summary"]["test_top5_accuracy"] = 93.5
+    (table,) = tables(name, write_results(tmp_path, line))
+    row = next(row for row in table.rows if row[0] == "metalabelnet")
+    assert row[1::2] == ["81.25 (1)", "93.50 (1)"][: len(row) // 2]
+
+
+def test_photo_tables_by_point(tmp_path: Path) -> None:
+    spec = run_spec("clothing1m-unlabeled", cell="accuracy", point="300000")
+    (table,) = tables("clothing1m-unlabeled", write_results(tmp_path, result_line(spec, 77.5)))
+    assert table.columns == ["unlabeled images", "cross-entropy", "paper", "metalabelnet", "paper"]
+    assert table.rows[1] == ["300000", "", "68.66", "77.50 (1)", "77.54"]
 
 
 def test_markdown_and_latex(tmp_path: Path) -> None:

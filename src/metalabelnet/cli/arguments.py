@@ -47,7 +47,7 @@ OPTION_GROUPS = {
     "data": ("data_dir", "noise", "noise_probs", "clean", "clean_file", "clean_given", "limit", "unlabeled", "split"),
     "your own folder of images or table": (
         *("label", "image", "text", "features", "id", "clean_column", "true_label", "annotations", "test"),
-        *("image_size", "encoder", "text_features", "on_error", "memory_limit"),
+        *("image_size", "encoder", "text_features", "on_error", "memory_limit", "workers"),
     ),
     "method": ("method", "settings", "protocol", "snapshots"),
     "network and training": (

@@ -5,6 +5,7 @@ Status and progress go to standard error, results to standard output.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,8 @@ class ProgressDisplay:
         start_time, start_count = self.start.setdefault(name, (now, done))
         rate = (done - start_count) / (now - start_time) if now > start_time else 0.0
         unit = f"{total} samples" if total else "samples"
-        self._count(name, done, total, f"{done}", unit + (f", {rate:.0f} per second" if rate else ""))
+        left = f", {format_duration((total - done) / rate)} left" if rate and total > done else ""
+        self._count(name, done, total, f"{done}", unit + (f", {rate:.0f} per second{left}" if rate else ""))
 
     def _count(self, name: str, done: int, total: int, count: str, unit: str) -> None:
         status = f"{count} of {unit}" if total else f"{count} {unit}"
@@ -152,6 +154,14 @@ def _describe_progress(progress: Progress) -> tuple[float, str]:
     test = "" if m["test_accuracy"] is None else f", test accuracy {m['test_accuracy']:.1f} %"
     text = f"epoch {progress.epoch}/{progress.epochs}: loss {m['loss']:.4f}, clean accuracy {m['clean_accuracy']:.1f} %"
     return share, text + test
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time rounded up to whole hours, minutes or seconds."""
+    for size, name in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{math.ceil(seconds / size)} {name}"
+    return f"{math.ceil(seconds)} s"
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -52,6 +52,11 @@ EXPORT_EXAMPLES = """examples:
   metalabelnet export runs/mine --onnx model.onnx
   metalabelnet export runs/mine --onnx model.onnx --net my_nets:make
 """
+PACK_EXAMPLES = """examples:
+  metalabelnet pack photos/ -o photos.packed                       one subfolder per class; the files as they are
+  metalabelnet pack photos/ -o photos.packed --decode --image-size 224    decoded images: no decoding in training
+  metalabelnet pack clothing1m --data-dir DIR --split paper -o clothing1m.packed
+"""
 REPORT_EXAMPLES = """examples:
   metalabelnet report runs/mine -o report.html
   metalabelnet report runs/compare-digits-uniform0.4-clean100/*-seed* -o report.html     compare several runs
@@ -131,6 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_predict(
         command("predict", "predict the classes of images, of rows of a table or of an .npz file", PREDICT_EXAMPLES)
     )
+    _add_pack(command("pack", "write the images of a large data set into a few files to train from", PACK_EXAMPLES))
     _add_export(command("export", "write the model of a run as ONNX", EXPORT_EXAMPLES))
     _add_report(command("report", "write an HTML report of runs: results, curves, suspects", REPORT_EXAMPLES))
     _add_review(command("review", "review labels in a browser and export the verdicts", REVIEW_EXAMPLES))
@@ -195,6 +201,21 @@ def _add_predict(parser: Parser) -> None:
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
 
 
+def _add_pack(parser: Parser) -> None:
+    add = parser.add_argument
+    text = "folder of images, table with a column of images, or name of a data set of images"
+    add("data", metavar="DATA", help=text)
+    text = "folder to write; if it holds an unfinished pack of DATA it is continued, and a finished one is verified"
+    add("-o", "--output", type=Path, required=True, metavar="DIR", help=text)
+    add("--decode", action="store_true", help="store decoded images (uint8), not the files: larger, faster to read")
+    add("--image-size", type=int, metavar="N", help="side in pixels of the decoded images (default: by size)")
+    add("--clean", metavar="PATH", help="table or folder of clean labels (or give it to train)")
+    add("--test", metavar="PATH", help="folder or table with true labels to test on")
+    add("--split", choices=("general", "paper"), default="general", help="split of a named data set (default: general)")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
+
+
 def _add_export(parser: Parser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="file to write")
@@ -240,6 +261,8 @@ def _add_reproduce(parser: Parser) -> None:
     add("--data-dir", type=Path, metavar="DIR", help=text)
     text = "the authors' student_logits.npy, for feature-dependent noise"
     add("--noise-probs", type=Path, metavar="FILE", help=text)
+    text = "weights of torchvision's ResNet-50 trained on ImageNet (default: downloaded)"
+    add("--pretrained", type=Path, metavar="FILE", help=text)
     add("--seeds", type=int, metavar="N", help="seeds per cell, from 0 on (default: as in the paper)")
     add("--methods", metavar="A,B", help="only these methods")
     text = "only these noises, such as uniform:0.4,feature:0.6, worst or (beyond) digits/uniform:0.4"
@@ -254,7 +277,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
     add("--figures", type=Path, metavar="DIR", help="folder for tables, figures (default: docs/results/reproduction)")
     add("--doc", type=Path, metavar="FILE", help="update the generated parts of this Markdown page")
-    add("--smoke", action="store_true", help="run everything in small on digits, to test the setup in seconds")
+    add("--smoke", action="store_true", help="run everything in small, on digits or a stand-in of the data")
     add("--tables-only", action="store_true", help="train nothing; build tables and figures from stored results")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, … (default: auto)")
     add("--commit", metavar="ID", help="commit to store with the results, if the package is not run from a checkout")

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # What `reproduce` uses for training only, with the default of each option.
 TRAINING_OPTIONS = {
-    **dict.fromkeys(("data_dir", "noise_probs", "budget", "concurrent", "jobs", "out", "commit")),
+    **dict.fromkeys(("data_dir", "noise_probs", "pretrained", "budget", "concurrent", "jobs", "out", "commit")),
     "order": "given",
     "device": "auto",
 }
 OUTPUT_OPTIONS = {"figures": None, "doc": None, "tables_only": False}  # what `reproduce --list` has no use for
-REAL_DATA_OPTIONS = ("data_dir", "noise_probs")  # what `reproduce --smoke` replaces
+REAL_DATA_OPTIONS = ("data_dir", "noise_probs", "pretrained")  # what `reproduce --smoke` replaces
 
 
 def check_run_options(args: argparse.Namespace, run: Run) -> None:
@@ -88,3 +88,5 @@ def check_reproduce_files(args: argparse.Namespace, specs: Sequence[RunSpec]) ->
     """Raise InputError for a file that none of the selected runs of `reproduce` reads."""
     if args.noise_probs is not None and not any(spec.needs_noise_probs for spec in specs):
         raise InputError(f"--noise-probs {args.noise_probs}: none of these runs has feature noise; leave it out")
+    if args.pretrained is not None and not any(spec.needs_pretrained for spec in specs):
+        raise InputError(f"--pretrained {args.pretrained}: none of these runs starts from such weights; leave it out")

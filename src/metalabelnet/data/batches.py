@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
-from metalabelnet.data.disk_tensor import DiskTensor
 from metalabelnet.data.mixup import draw_mixup, mixup_share
 from metalabelnet.data.prefetch import prefetch
 from metalabelnet.data.rows import UNLABELED
+from metalabelnet.data.streamed_tensor import StreamedTensor
 from metalabelnet.data.strong_augment import augment_strongly, draw_strong_augmentation
 from metalabelnet.seeds import generator, stream_seed
 
@@ -186,7 +186,13 @@ class Batches:
     @property
     def reads_from_disk(self) -> bool:
         """Whether samples are read from disk."""
-        return isinstance(self.train.x, DiskTensor) or isinstance(self.clean.x, DiskTensor)
+        return self._read_threads > 0
+
+    @property
+    def _read_threads(self) -> int:
+        """The number of threads that read samples from disk; 0: there are none on disk."""
+        parts = (self.train.x, self.clean.x)
+        return max(x.read_threads if isinstance(x, StreamedTensor) else 0 for x in parts)
 
     def epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches of an epoch from step `start`. Samples on disk are prefetched."""
@@ -194,7 +200,7 @@ class Batches:
         if not self.reads_from_disk:
             yield from map(self.make_batch, plans)
             return
-        with closing(prefetch(self._read, plans)) as read:
+        with closing(prefetch(self._read, plans, threads=self._read_threads)) as read:
             for host_plan, x, clean_x in read:
                 plan = host_plan.to(self.train.x.device)
                 x = _on_device(self.train.x, plan.train[0], x)
@@ -326,9 +332,9 @@ class Batches:
 
 
 def _read_rows(x: Samples, rows: Tensor) -> Tensor | None:
-    return x.read(rows) if isinstance(x, DiskTensor) else None
+    return x.read(rows) if isinstance(x, StreamedTensor) else None
 
 
 def _on_device(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
     """Return the samples on the device: those read from disk, or else those already there."""
-    return x.to_device(read) if isinstance(x, DiskTensor) and read is not None else x[rows]
+    return x.to_device(read) if isinstance(x, StreamedTensor) and read is not None else x[rows]

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from metalabelnet.data.benchmarks import cifar, clothing1m, digits, fashion_mnist, food101n, webvision
+from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.data.files import annotation_file, clean_set, duplicates, npz, reader
 from metalabelnet.data.files.list_data import ReadOptions, is_folder_or_table
+from metalabelnet.data.packed import reader as packed
+from metalabelnet.data.packed.index import is_pack
 from metalabelnet.errors import InputError, unknown_name_error
-from metalabelnet.run_options import PATH_KINDS
+from metalabelnet.run_options import IMAGE_BENCHMARKS, PATH_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metalabelnet.data.benchmarks.download import ProgressCallback
+    from metalabelnet.data.benchmarks.image_lists import ImageParts
     from metalabelnet.data.rows import DataSet
 
 
@@ -37,6 +41,8 @@ class Benchmark:
         Where to get the files.
     layout : str
         How the folder of the files must look.
+    list_images : callable or None
+        For data sets of image files: lists the images, given the folder and the split.
     """
 
     summary: str
@@ -44,6 +50,7 @@ class Benchmark:
     read: Callable[[Path | None, ProgressCallback | None, ReadOptions, ProgressCallback | None], DataSet]
     source: str
     layout: str
+    list_images: Callable[[Path | None, str], ImageParts] | None = None
 
 
 DATASETS: dict[str, Benchmark] = {
@@ -81,6 +88,7 @@ DATASETS: dict[str, Benchmark] = {
         read=lambda folder, _, *options: clothing1m.read(folder, *options),
         source=clothing1m.SOURCE,
         layout=clothing1m.LAYOUT,
+        list_images=clothing1m.list_parts,
     ),
     "food101n": Benchmark(
         summary="310,009 photos of dishes with noisy labels, 101 classes, 57,609 of them verified; needs Food-101, too",
@@ -88,6 +96,7 @@ DATASETS: dict[str, Benchmark] = {
         read=lambda folder, _, *options: food101n.read(folder, *options),
         source=food101n.SOURCE,
         layout=food101n.LAYOUT,
+        list_images=food101n.list_parts,
     ),
     "webvision": Benchmark(
         summary="2.4 million photos from Google and Flickr with noisy labels, the 1,000 classes of ImageNet",
@@ -95,6 +104,7 @@ DATASETS: dict[str, Benchmark] = {
         read=lambda folder, _, *options: webvision.read(folder, *options),
         source=webvision.SOURCE,
         layout=webvision.LAYOUT,
+        list_images=lambda folder, _: webvision.list_parts(folder, mini=False),
     ),
     "webvision-mini": Benchmark(
         summary="65,944 photos of webvision: those from Google of the first 50 classes",
@@ -102,6 +112,7 @@ DATASETS: dict[str, Benchmark] = {
         read=lambda folder, _, *options: webvision.read_mini(folder, *options),
         source=webvision.SOURCE,
         layout=webvision.LAYOUT,
+        list_images=lambda folder, _: webvision.list_parts(folder, mini=True),
     ),
 }
 
@@ -156,7 +167,11 @@ def load(
     path, options = Path(name), read_options or ReadOptions()
     if name not in DATASETS and is_folder_or_table(path):
         return reader.read(path, options, folder, on_samples)
-    if name in DATASETS:
+    if name in IMAGE_BENCHMARKS and is_pack(data_folder(folder)):
+        data = packed.read(data_folder(folder), options, name)
+    elif name not in DATASETS and is_pack(path):
+        data = packed.read(path, options)
+    elif name in DATASETS:
         data = DATASETS[name].read(folder, on_download, options, on_samples)
     elif path.suffix.lower() == ".npz":
         noisy = noisy or (options.clean_file is not None and not options.adds_noise)

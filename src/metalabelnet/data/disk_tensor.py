@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import math
 import mmap
 import os
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from metalabelnet.data.prefetch import prefetch
 from metalabelnet.data.sparse_tensor import SparseTensor
+from metalabelnet.data.streamed_tensor import StreamedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +30,6 @@ DEFAULT_FREE_BYTES = 4 * GIB  # assumed where the system does not report its fre
 MAX_CHUNK_SAMPLES = 1024  # per forward pass in evaluation
 MAX_CHUNK_VALUES = 1 << 22  # of a chunk: large images are evaluated in smaller chunks
 
-_M_MMAP_THRESHOLD = -3  # of malloc.h
-_MMAP_THRESHOLD_BYTES = 1 << 20
 _PREADV = getattr(os, "preadv", None)  # not available on every system
 
 
@@ -79,19 +76,16 @@ def _file_from_descriptor(handle: Any) -> _File:
     return _File(os.fdopen(handle.detach(), "r+b", buffering=0))
 
 
-class DiskTensor:
+class DiskTensor(StreamedTensor):
     """(N, …) values in an anonymous temporary file that disappears with the process.
 
-    Rows are read on demand, so memory holds a batch and not the data. Rows are read by offset and not through a memory
-    map, because the resident pages of a mapped file count towards the memory of the process.
-
-    `positions` are the rows of the file that this object represents: `take` copies no sample.
+    Rows are read by offset and not through a memory map, because the resident pages of a mapped file count towards the
+    memory of the process.
     """
 
     def __init__(self, file: _File, sample: tuple[int, ...], dtype: torch.dtype, positions: Tensor) -> None:
-        self._file, self._positions = file, positions
-        self.shape = torch.Size((len(positions), *sample))
-        self.dtype, self.device = dtype, torch.device("cpu")
+        super().__init__(sample, dtype, positions)
+        self._file = file
 
     @classmethod
     def empty(cls, rows: int, sample: tuple[int, ...], dtype: torch.dtype, folder: Path) -> DiskTensor:
@@ -104,47 +98,10 @@ class DiskTensor:
     def __reduce__(self) -> Any:
         return _unpickle, (self._file, tuple(self.shape[1:]), self.dtype, self._positions.numpy(), str(self.device))
 
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all rows."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of one row."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def is_floating_point(self) -> bool:
-        """Whether the values are floating-point numbers."""
-        return self.dtype.is_floating_point
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, which: slice | Tensor) -> Tensor:
-        """Read rows and move them to the device."""
-        return self.to_device(self.read(which))
-
-    def read(self, which: slice | Tensor) -> Tensor:
-        """Read rows into host memory, pinned if the device is a GPU, so that the copy to it is asynchronous."""
-        return_freed_memory()
-        where = self._positions[which.cpu() if isinstance(which, Tensor) else which]
-        pinned = self.device.type == "cuda"
-        rows = torch.empty((len(where), *self.shape[1:]), dtype=self.dtype, pin_memory=pinned)
-        if len(where):
-            memory, size = _bytes(rows), self.row_bytes
-            for first, last, position in _contiguous_spans(where):
-                self._file.read(memory[first * size : last * size], position * size)
-        return rows
-
-    def to_device(self, rows: Tensor) -> Tensor:
-        """Move rows that were read to the device."""
-        return rows.to(self.device, non_blocking=True)
+    def _fill(self, rows: Tensor, where: Tensor) -> None:
+        memory, size = _bytes(rows), self.row_bytes
+        for first, last, position in _contiguous_spans(where):
+            self._file.read(memory[first * size : last * size], position * size)
 
     def __setitem__(self, start: int, rows: Tensor) -> None:
         """Write rows from position `start`."""
@@ -156,19 +113,8 @@ class DiskTensor:
         content = mmap.mmap(self._file.raw.fileno(), size, access=mmap.ACCESS_COPY)
         return torch.frombuffer(content, dtype=self.dtype).view(self.shape)
 
-    def take(self, positions: Tensor) -> DiskTensor:
-        """Return the rows at these positions, still on disk."""
-        taken = DiskTensor(self._file, tuple(self.shape[1:]), self.dtype, self._positions[positions.cpu()])
-        return taken.to(self.device)
 
-    def to(self, device: torch.device | str) -> DiskTensor:
-        """Return the same rows, to be read onto another device."""
-        moved = DiskTensor(self._file, tuple(self.shape[1:]), self.dtype, self._positions)
-        moved.device = torch.device(device)
-        return moved
-
-
-Samples = Tensor | DiskTensor | SparseTensor
+Samples = Tensor | StreamedTensor | SparseTensor
 
 
 def sample_memory_bytes(limit_gib: float | None, gpu_free_bytes: int | None = None, concurrent_runs: int = 1) -> int:
@@ -208,25 +154,14 @@ def chunk_size(sample: tuple[int, ...]) -> int:
 
 
 def chunks(x: Samples) -> Iterator[Tensor]:
-    """Yield all samples in order, a chunk at a time; samples on disk are prefetched."""
+    """Yield all samples in order, a chunk at a time; samples that are streamed are prefetched."""
     size = chunk_size(tuple(x.shape[1:]))
     slices = [slice(start, start + size) for start in range(0, len(x), size)]
-    if isinstance(x, DiskTensor):
-        with contextlib.closing(prefetch(x.read, slices)) as read:
+    if isinstance(x, StreamedTensor):
+        with contextlib.closing(prefetch(x.read, slices, threads=x.read_threads)) as read:
             yield from map(x.to_device, read)
     else:
         yield from map(x.__getitem__, slices)
-
-
-@functools.cache
-def return_freed_memory() -> None:
-    """Make the C library return large freed blocks to the system, in processes that stream samples.
-
-    By default glibc keeps blocks of up to 32 MiB. It rarely reuses them for tensors with the alignment that torch
-    requests: a run over 300 MiB of samples grew by 1 GiB.
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
 def _unpickle(

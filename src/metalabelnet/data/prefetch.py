@@ -1,4 +1,4 @@
-"""Prefetching: a thread reads the next batches while the current one is processed."""
+"""Prefetching: threads read the next batches while the current one is processed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Result = TypeVar("Result")
 
 
 def prefetch(
-    read: Callable[[Key], Result], keys: Iterable[Key], depth: int = PREFETCH_DEPTH
+    read: Callable[[Key], Result], keys: Iterable[Key], depth: int = PREFETCH_DEPTH, threads: int = 1
 ) -> Generator[Result, None, None]:
-    """Yield `read(key)` for each key, in order, computed in a thread at most `depth` results ahead.
+    """Yield `read(key)` for each key, in order, computed in threads, `depth` results or one per thread ahead.
 
-    An exception in the thread is raised where its result is consumed. The thread ends when the generator is exhausted
+    An exception in a thread is raised where its result is consumed. The threads end when the generator is exhausted
     or closed; results read by then and not consumed are discarded.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    depth = max(depth, threads)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="prefetch")
     pending: deque[Future[Result]] = deque()
     try:
         for key in keys:

@@ -18,6 +18,7 @@ from metalabelnet.data import load
 from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.data.disk_tensor import MIB, DiskTensor, chunk_size
 from metalabelnet.data.rows import DataSet, Rows
+from metalabelnet.data.streamed_tensor import StreamedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ class _PackedRows:
     @property
     def is_large(self) -> bool:
         x = self.fields["x"]
-        return not isinstance(x, DiskTensor | _MappedSamples) and x.nbytes > MAX_PICKLED_BYTES
+        return not isinstance(x, StreamedTensor | _MappedSamples) and x.nbytes > MAX_PICKLED_BYTES
 
 
 @dataclasses.dataclass(frozen=True)

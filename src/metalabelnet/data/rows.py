@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.annotations import Annotations
+from metalabelnet.data.packed.packed_tensor import PackedTensor
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.unlabeled import UNLABELED as UNLABELED
 from metalabelnet.data.unlabeled import UNLABELED_NAMES as UNLABELED_NAMES
@@ -28,7 +29,7 @@ class Rows:
 
     Attributes
     ----------
-    x : Tensor, DiskTensor or SparseTensor
+    x : Tensor, StreamedTensor or SparseTensor
         (N, channels, height, width) uint8 for images, (N, columns) floating point for tables. Floating-point samples of
         any other shape are passed to the network unchanged.
     given : Tensor
@@ -162,8 +163,10 @@ class DataSet:
 
 
 def _concat_samples(first: Samples, second: Samples) -> Samples:
-    """Return the samples of both, in memory; sparse samples stay sparse."""
+    """Return the samples of both, in memory; sparse samples stay sparse, and packed images on disk."""
     if isinstance(first, SparseTensor) and isinstance(second, SparseTensor):
+        return first.concat(second)
+    if isinstance(first, PackedTensor) and isinstance(second, PackedTensor) and first.is_same_pack(second):
         return first.concat(second)
     parts = [x if isinstance(x, Tensor) else x[torch.arange(len(x))] for x in (first, second)]
     return torch.cat(parts)

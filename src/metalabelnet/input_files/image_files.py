@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,16 +55,16 @@ def is_gray(image: Any) -> bool:
 
 
 @contextmanager
-def open_image(path: Path) -> Iterator[Any]:
-    """Open an image of one of `FORMATS`: its header is read and its number of pixels checked.
+def open_image(source: Path | bytes) -> Iterator[Any]:
+    """Open an image of one of `FORMATS`, a file or its content: its header is read and its number of pixels checked.
 
-    Every image file is opened here. Only its first frame is decoded. Messages of errors follow the name of the image.
+    Every image is opened here. Only its first frame is decoded. Messages of errors follow the name of the image.
     """
     from PIL import Image, UnidentifiedImageError
 
     _import_plugins()
     try:
-        with open_regular_file(path, subject="") as file:
+        with io.BytesIO(source) if isinstance(source, bytes) else open_regular_file(source, subject="") as file:
             try:
                 image = Image.open(file, formats=[name for name in FORMATS if name != "MPO"])  # JPEG opens MPO too
             except UnidentifiedImageError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.core.intervals import wilson
+from metalabelnet.labels.metrics import confusion_counts
 
 if TYPE_CHECKING:
     from metalabelnet.data.problem import Problem
@@ -19,7 +20,7 @@ def count_clean_noise(problem: Problem) -> dict[str, Any] | None:
     rate, low, high  share of wrong given labels with its 95 % Wilson interval
     samples          clean samples with a given label
     by_class         the same for the samples of each true class; classes without samples are left out
-    matrix           counts by true class (rows) and given label (columns)
+    counts           the nonzero cells of the matrix of counts, as [true class, given label, count]
     """
     parts = (problem.clean, problem.validation) if problem.holds_out else (problem.clean,)
     true, given = (torch.cat([_labels(rows, name) for rows in parts]) for name in ("true", "given"))
@@ -27,14 +28,13 @@ def count_clean_noise(problem: Problem) -> dict[str, Any] | None:
     if not problem.has_clean_set or not len(given):
         return None
     classes = problem.train.classes
-    counts = torch.bincount(true * len(classes) + given, minlength=len(classes) ** 2).view(len(classes), -1)
-    right, totals = counts.diagonal().tolist(), counts.sum(1).tolist()
+    totals, right = (torch.bincount(part, minlength=len(classes)).tolist() for part in (true, true[true == given]))
     return {
         **_rate(len(given) - sum(right), len(given)),
         "by_class": {
             name: _rate(total - hits, total) for name, hits, total in zip(classes, right, totals, strict=True) if total
         },
-        "matrix": counts.tolist(),
+        "counts": confusion_counts(given, true),
     }
 
 

@@ -14,7 +14,8 @@ import torch
 from metalabelnet.core.loo_ridge import RidgeMoments
 from metalabelnet.core.top_classes import LogitChunks
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import DiskTensor, chunks
+from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.streamed_tensor import StreamedTensor
 from metalabelnet.errors import InputError
 from metalabelnet.nets.head import features_and_logits, find_head
 
@@ -53,7 +54,7 @@ def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Logi
             yield features_and_logits(net, name, to_input(chunk, method.task.dtype))[0]
 
     # Samples are on disk where memory is short, so their features are not cached either.
-    use_cache = len(train) * width <= MAX_CACHED_FEATURE_VALUES and not isinstance(train.x, DiskTensor)
+    use_cache = len(train) * width <= MAX_CACHED_FEATURE_VALUES and not isinstance(train.x, StreamedTensor)
     cache = list(features(train.x)) if use_cache else None
 
     def labeled_features() -> Iterator[tuple[Tensor, Tensor]]:

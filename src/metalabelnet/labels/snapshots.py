@@ -24,7 +24,8 @@ from metalabelnet.core.top_classes import (
     table_state,
     value_at,
 )
-from metalabelnet.data.disk_tensor import chunks, return_freed_memory
+from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.streamed_tensor import return_freed_memory
 from metalabelnet.errors import InputError
 from metalabelnet.labels.loo_refit import loo_logits
 from metalabelnet.labels.metrics import predict_logits

@@ -16,7 +16,8 @@ from metalabelnet.core.label_net import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.top_classes import concat, top_probabilities
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import DiskTensor, chunks
+from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.streamed_tensor import StreamedTensor
 from metalabelnet.methods.method import Method, Task
 from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator
@@ -122,7 +123,7 @@ class LabelNetMethod(Method):
         assert self.phase2 is not None
         g, dtype = self.phase2.g, self.task.dtype
         features = (g(to_input(x, dtype)) for x in chunks(self.task.train.x))
-        if isinstance(self.task.train.x, DiskTensor):
+        if isinstance(self.task.train.x, StreamedTensor):
             return features
         self.features = list(features)
         return self.features

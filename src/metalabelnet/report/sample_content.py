@@ -15,6 +15,7 @@ from metalabelnet.data import DATASETS, data_folder, load
 from metalabelnet.data.benchmarks import cifar
 from metalabelnet.data.encoders import images
 from metalabelnet.data.files import listing, table_file
+from metalabelnet.data.packed.index import is_pack
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.image_files import describe_error
 from metalabelnet.report import thumbnails
@@ -55,7 +56,7 @@ def _iterate_contents(run: FinishedRun, suspects: Sequence[Suspect]) -> Iterator
         raise InputError("the data was passed in memory")
     if name not in DATASETS and not path.exists():
         raise InputError(f"{name} does not exist (relative to the current folder)")
-    if name not in DATASETS and path.is_dir():
+    if name not in DATASETS and path.is_dir() and not is_pack(path):
         return _read_images([(one.index, path / one.id) for one in suspects if _inside(path, one.id)])
     if table_file.is_table_file(path) and name not in DATASETS:
         return _from_table(run, path, suspects)
@@ -130,10 +131,12 @@ def _from_arrays(run: FinishedRun, name: str, suspects: Sequence[Suspect]) -> It
         if not any((root / part).exists() for part in (f"{files.name}.npz", files.folder, files.archive)):
             raise InputError(f"{name} is not downloaded")
     rows = load(name, folder, classes=None if name in DATASETS else run.classes).train
+    positions = {index: position for position, index in enumerate(rows.index.tolist())}
     for one in suspects:
-        if one.index >= len(rows) or rows.ids[one.index] != one.id:
+        position = positions.get(one.index)
+        if position is None or rows.ids[position] != one.id:
             continue
-        x = rows.x[torch.tensor([one.index])][0]
+        x = rows.x[torch.tensor([position])][0]
         if rows.is_image:
             yield one.index, SampleContent(image=thumbnails.thumbnail_from_array(x.numpy()))
         else:

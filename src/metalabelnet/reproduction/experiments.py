@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.core.label_net import LABEL_NET_KINDS
-from metalabelnet.reproduction import beyond, field
+from metalabelnet.reproduction import beyond, field, photos
 from metalabelnet.reproduction.paper_numbers import CELLS, PaperNumber, paper_number
 
 if TYPE_CHECKING:
@@ -73,8 +73,11 @@ class RunSpec:
     @property
     def paper(self) -> PaperNumber | None:
         """The paper's number for this run, or None."""
-        smoke = self.fields["data"] == "digits"
-        return None if smoke or self.point else paper_number(self.experiment, self.method, self.cell)
+        if self.fields["data"] == "digits" or "image_size" in self.fields:
+            return None  # a smoke test
+        if photos.is_photo_run(self.fields):
+            return paper_number(self.experiment, self.method, self.point or self.cell)
+        return None if self.point else paper_number(self.experiment, self.method, self.cell)
 
     @property
     def needs_noise_probs(self) -> bool:
@@ -85,6 +88,11 @@ class RunSpec:
     def needs_human_labels(self) -> bool:
         """Whether the run uses the human labels of CIFAR-10N."""
         return str(self.fields["noise"]).startswith("cifar10n:")
+
+    @property
+    def needs_pretrained(self) -> bool:
+        """Whether the run starts from weights trained on ImageNet."""
+        return self.fields.get("pretrained") is not None
 
     def __str__(self) -> str:
         point = f" {self.point}" if self.point else ""
@@ -116,7 +124,7 @@ class Experiment:
     budgeted : bool
         Whether the points are GPU minutes, from which the number of epochs of each method follows.
     needs_data : str
-        The data set it needs, if the package cannot read it; such an experiment cannot be run.
+        The data set it needs, if the package cannot download it; `all` leaves such experiments out.
     """
 
     summary: str
@@ -160,38 +168,6 @@ def cifar10n(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any
     """
     changes = {"noise": f"cifar10n:{cell}", "split": "general", "clean": 1000, **changes}
     return cifar10(method, cell, seed, **changes)
-
-
-def _large_data_set(data: str, net: str, **fields: Any) -> Callable[..., dict[str, Any]]:
-    def make_fields(method: str, _cell: str, seed: int, **changes: Any) -> dict[str, Any]:
-        return {
-            "data": data,
-            "recipe": "paper",
-            "method": method,
-            "noise": "none",
-            "net": net,
-            "seed": seed,
-            **fields,
-            **changes,
-        }
-
-    return make_fields
-
-
-_RESNET = {"batch_size": 32, "lr": 1e-3, "lr_milestones": (5,), "epochs": 10, "settings": {"beta": 1e-3}}
-clothing1m = _large_data_set("clothing1m", "resnet50, pre-trained on ImageNet", warmup=1, clean=14_000, **_RESNET)
-food101n = _large_data_set("food101n", "resnet50, pre-trained on ImageNet", warmup=6, clean=15_000, **_RESNET)
-webvision = _large_data_set(
-    "webvision",
-    "inception-resnet-v2",
-    warmup=14,
-    clean=1000,
-    batch_size=16,
-    lr=1e-2,
-    lr_milestones=(12,),
-    epochs=30,
-    settings={"beta": 1e-3},
-)
 
 
 def _int_field(name: str) -> Callable[[str], dict[str, Any]]:
@@ -344,25 +320,56 @@ EXPERIMENTS: dict[str, Experiment] = {
         seeds=2,
         budgeted=True,
     ),
-    "clothing1m": Experiment(
-        summary="the Clothing1M table",
-        make_fields=clothing1m,
+    "clothing1m-table": Experiment(
+        summary="test accuracy on Clothing1M, ResNet-50 from ImageNet, 14,000 clean images",
+        make_fields=photos.clothing1m,
+        all_methods=TABLE_METHODS,
         cells=("accuracy",),
         all_cells=("accuracy",),
+        smoke_cells=("accuracy",),
+        seeds=4,
         needs_data="Clothing1M",
     ),
-    "food101n": Experiment(
-        summary="the Food-101N table",
-        make_fields=food101n,
+    "clothing1m-clean-size": Experiment(
+        summary="test accuracy on Clothing1M by the number of clean images, 500 to 14,000",
+        make_fields=photos.clothing1m,
         cells=("accuracy",),
         all_cells=("accuracy",),
+        smoke_cells=("accuracy",),
+        points=("500", "1000", "2000", "4000", "8000", "12000", "14000"),
+        vary=_int_field("clean"),
+        needs_data="Clothing1M",
+    ),
+    "clothing1m-unlabeled": Experiment(
+        summary="test accuracy on Clothing1M by the number of unlabeled images, 100,000 to 950,000",
+        make_fields=photos.clothing1m,
+        methods=("cross-entropy", "metalabelnet"),
+        all_methods=("cross-entropy", "metalabelnet"),
+        cells=("accuracy",),
+        all_cells=("accuracy",),
+        smoke_cells=("accuracy",),
+        points=("100000", "300000", "500000", "700000", "900000", "950000"),
+        vary=_int_field("unlabeled"),
+        needs_data="Clothing1M",
+    ),
+    "food101n-table": Experiment(
+        summary="test accuracy on Food-101N, ResNet-50 from ImageNet, 15,000 clean images",
+        make_fields=photos.food101n,
+        all_methods=TABLE_METHODS,
+        cells=("accuracy",),
+        all_cells=("accuracy",),
+        smoke_cells=("accuracy",),
+        seeds=4,
         needs_data="Food-101N",
     ),
-    "webvision": Experiment(
-        summary="the WebVision table",
-        make_fields=webvision,
-        cells=("top 1",),
-        all_cells=("top 1",),
+    "webvision-table": Experiment(
+        summary="top-1 and top-5 accuracy on WebVision (mini), Inception-ResNet-v2, 1,000 clean images",
+        make_fields=photos.webvision,
+        all_methods=TABLE_METHODS,
+        cells=(photos.TOP1,),
+        all_cells=(photos.TOP1,),
+        smoke_cells=(photos.TOP1,),
+        seeds=4,
         needs_data="WebVision",
     ),
 }

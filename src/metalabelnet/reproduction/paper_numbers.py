@@ -50,7 +50,7 @@ _CIFAR10 = {
 
 # Tables without standard deviations: columns, then rows.
 _OTHER_TABLES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "clothing1m": (
+    "clothing1m-table": (
         ("accuracy",),
         {
             "MLC": "71.10",
@@ -67,7 +67,7 @@ _OTHER_TABLES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
             "metalabelnet": "78.20",
         },
     ),
-    "food101n": (
+    "food101n-table": (
         ("accuracy",),
         {
             "joint-optimization": "76.12",
@@ -78,7 +78,7 @@ _OTHER_TABLES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
             "metalabelnet": "80.46",
         },
     ),
-    "webvision": (
+    "webvision-table": (
         ("top 1", "top 5"),
         {
             "forward": "61.12 82.68",

@@ -41,6 +41,8 @@ class Resources:
         Folder of the data sets.
     noise_probs : Path or None
         The authors' class probabilities, from which their feature-dependent noise is drawn.
+    pretrained : Path or None
+        File with the weights of ResNet-50 trained on ImageNet; None: they are downloaded.
     device : str
         "auto", "cpu", "cuda", …
     dtype : str or None
@@ -51,6 +53,7 @@ class Resources:
 
     data_dir: Path | None = None
     noise_probs: Path | None = None
+    pretrained: Path | None = None
     device: str = "auto"
     dtype: str | None = None
     commit: str | None = None
@@ -74,6 +77,7 @@ class Resources:
                 "device": self.device,
                 "dtype": self.dtype or ("bf16" if self.on_cuda else "float32"),
                 "snapshots": 0,  # the tables do not use label tables
+                **({"pretrained": str(self.pretrained)} if self.pretrained and spec.needs_pretrained else {}),
             }
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods import METHODS
+from metalabelnet.reproduction import photos
 from metalabelnet.reproduction.epoch_seconds import epochs_within
 from metalabelnet.reproduction.experiments import EXPERIMENTS, Experiment, RunSpec
 
@@ -68,7 +69,7 @@ def _run_fields(
 ) -> dict[str, Any]:
     fields = experiment.make_fields(method, cell, seed, **experiment.vary(point))
     if selection.smoke:
-        return smoke_fields(fields)
+        return photos.smoke_fields(fields) if photos.is_photo_run(fields) else smoke_fields(fields)
     if experiment.budgeted:
         fields["epochs"] = epochs_within(float(point), selection.epoch_seconds[method])
     return fields

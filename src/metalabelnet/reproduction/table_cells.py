@@ -86,8 +86,6 @@ def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SE
     it was run.
     """
     experiment = EXPERIMENTS[name]
-    if experiment.needs_data:
-        return {}
     seeds = number_of_seeds(results)
     default = experiment.smoke_cells if selection.smoke else experiment.cells
     extra = selection.cells or ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from metalabelnet.reproduction import beyond, field
+from metalabelnet.reproduction import beyond, field, photos
 from metalabelnet.reproduction.comparisons import (
     INTERVAL_NOTE,
     difference_texts,
@@ -83,8 +83,6 @@ def _escape_latex(text: str) -> str:
 
 def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION) -> list[Table]:
     """Build the tables of an experiment. Cells without runs are empty."""
-    if EXPERIMENTS[name].needs_data:
-        return [_paper_table(name)]
     cells = collect_cells(name, results, selection)
     *others, last = _tables_of_cells(name, cells, selection) or [_empty_table(name)]
     return [*others, replace(last, notes=(*last.notes, *_source_notes(name, cells, results, selection)))]
@@ -122,6 +120,9 @@ def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Tabl
         return [_variants_table(cells, "Each component removed on its own", "variant", "against all components")]
     if name == "beyond-unlabeled":
         return [_variants_table(cells, "Labels removed", "unlabeled images", "against all labels")]
+    if EXPERIMENTS[name].needs_data:
+        make_table = _photo_table if EXPERIMENTS[name].points == ("",) else _photo_points_table
+        return [make_table(name, cells, smoke=selection.smoke)]
     if name == "fig-curves":
         return [_curves_table(cells)]
     if name == "fig-stability":
@@ -187,6 +188,8 @@ POINT_NAMES = {
     "fig-clean-size": "clean samples",
     "fig-unlabeled": "unlabeled images",
     "ablation-entropy": "weight of the entropy loss",
+    "clothing1m-clean-size": "clean images",
+    "clothing1m-unlabeled": "unlabeled images",
     "ablation-beta": "β",
     "ablation-labelnet": "label net",
     "differences": "change",
@@ -252,14 +255,39 @@ def _losses_table(cells: Cells) -> Table:
     return Table(title="Losses around one iteration of training", columns=["quantity", *names], rows=rows)
 
 
-def _paper_table(name: str) -> Table:
+def _photo_table(name: str, cells: Cells, *, smoke: bool) -> Table:
+    """Build a table of the paper's methods and those that were run, with top-5 accuracy where the paper has it."""
     numbers = [number for number in PAPER_NUMBERS if number.table == name]
+    (cell_name,) = column_names(cells)
     columns = list(dict.fromkeys(number.column for number in numbers))
-    methods = list(dict.fromkeys(number.row for number in numbers))
+    methods = dict.fromkeys([*(number.row for number in numbers), *(method for method, _, _ in cells)])
+    rows = []
+    for method in methods:
+        cell, row = cells.get((method, cell_name, "")), [method]
+        for column in columns:
+            number = None if smoke else paper_number(name, method, column)
+            ours = "" if cell is None else cell.text(photos.TOP5_KEY if column == photos.TOP5 else SELECTED)
+            row += [ours, "–" if number is None else str(number)]
+        rows.append(row)
     names = [text for column in columns for text in (column, "paper")]
-    rows = [[m, *(text for column in columns for text in ("", str(paper_number(name, m, column))))] for m in methods]
-    title = f"{EXPERIMENTS[name].needs_data}: not run (the data set is not supported)"
+    title = f"{EXPERIMENTS[name].needs_data}: test accuracy at the selected epoch, {SPREAD}"
     return Table(title=title, columns=["method", *names], rows=rows)
+
+
+def _photo_points_table(name: str, cells: Cells, *, smoke: bool) -> Table:
+    """Build a table with a row per point, and the paper's numbers beside ours."""
+    (cell_name,) = column_names(cells)
+    methods = EXPERIMENTS[name].methods
+    rows = []
+    for point in EXPERIMENTS[name].points:
+        row = [point]
+        for method in methods:
+            number = None if smoke else paper_number(name, method, point)
+            row += [cells[method, cell_name, point].text(), "–" if number is None else str(number)]
+        rows.append(row)
+    names = [text for method in methods for text in (method, "paper")]
+    title = f"{EXPERIMENTS[name].needs_data}: test accuracy at the selected epoch, {SPREAD}"
+    return Table(title=title, columns=[POINT_NAMES[name], *names], rows=rows)
 
 
 def _beyond_tables(cells: Cells) -> list[Table]:

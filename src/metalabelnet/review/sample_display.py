@@ -92,7 +92,7 @@ def display_rows(rows: Rows) -> SampleDisplay:
 
 
 class _TensorItems:
-    """Single samples of a tensor or a `DiskTensor`."""
+    """Single samples of a tensor or a `StreamedTensor`."""
 
     def __init__(self, x: Any) -> None:
         self.x = x

@@ -34,7 +34,7 @@ from metalabelnet.run_options import (
 if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
-MAX_EPOCHS, MAX_SAMPLES, MAX_SEED = 10**6, 10**12, 2**63 - 1
+MAX_EPOCHS, MAX_SAMPLES, MAX_SEED, MAX_WORKERS = 10**6, 10**12, 2**63 - 1, 1024
 
 
 def check_run(run: Run) -> None:
@@ -82,11 +82,15 @@ def _check_read_options(run: Run) -> None:
     if run.data_format != "memory":
         names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
     if run.data in IMAGE_BENCHMARKS:
-        names = [name for name in names if name not in ("image_size", "on_error", "memory_limit")]
+        names = [name for name in names if name not in ("image_size", "on_error", "memory_limit", "workers")]
     if run.data_format == "npz":
         names = [name for name in names if name != "annotations"]
+    if run.data_format == "packed":
+        names = [name for name in names if name not in ("image_size", "workers")]
+    elif run.workers is not None and run.data not in IMAGE_BENCHMARKS:
+        raise InputError(f"--workers is for packed images, and {run.data} is not packed: leave it out")
     names = [name for name in names if name != "split"]
-    if names and not run.is_folder_or_table:
+    if names and run.data_format not in ("folder", "table"):
         name = names[0].replace("_", "-")
         raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
     if run.annotations is not None and (run.noise != "none" or run.unlabeled):
@@ -111,6 +115,7 @@ def _check_counts(run: Run) -> None:
         ("limit", 2, MAX_SAMPLES),
         ("unlabeled", 0, MAX_SAMPLES),
         ("snapshots", 0, MAX_EPOCHS),
+        ("workers", 0, MAX_WORKERS),
         ("seed", 0, MAX_SEED),
     ):
         value = getattr(run, name)
@@ -125,7 +130,7 @@ def _check_numbers(run: Run) -> None:
     if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
         raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
     _check_counts(run)
-    if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format == "npz"):
+    if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format in ("npz", "packed")):
         raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
     if any(epoch < 0 for epoch in run.lr_milestones):
         raise InputError(f"lr-milestones {','.join(map(str, run.lr_milestones))}: give epochs that are 0 or more")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from metalabelnet.data.disk_tensor import DiskTensor
+from metalabelnet.data.streamed_tensor import StreamedTensor
 
 if TYPE_CHECKING:
     from metalabelnet.data import Rows
@@ -56,6 +56,6 @@ def _subsample(x: Samples) -> torch.Tensor:
     """Return at most about `MAX_DIGESTED_BYTES` of samples at regular intervals, on the CPU."""
     sample_bytes = x[:1].nbytes
     step = max(1, -(-len(x) * sample_bytes // MAX_DIGESTED_BYTES))
-    if isinstance(x, DiskTensor):
+    if isinstance(x, StreamedTensor):
         return x.read(torch.arange(0, len(x), step))
     return x[::step].cpu()

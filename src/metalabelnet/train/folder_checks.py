@@ -34,5 +34,6 @@ def all_settings(run: Run, method_settings: dict[str, Any] | None = None) -> dic
     settings = dataclasses.asdict(run) | {f"{run.method}.{name}": value for name, value in method_settings.items()}
     if run.is_folder_or_table:
         settings["data"] = str(Path(run.data))  # a trailing slash makes no difference
+    del settings["workers"]  # does not change the result
     normalized: dict[str, Any] = json.loads(json.dumps(settings))
     return normalized

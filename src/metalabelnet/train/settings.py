@@ -14,6 +14,7 @@ import torch
 from metalabelnet.data import DATASETS, PATH_KINDS, ReadOptions
 from metalabelnet.data.files import npz
 from metalabelnet.data.files.table_file import is_table_file
+from metalabelnet.data.packed.index import has_clean_set, is_pack
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods import LINEAR_METHODS, METHODS, Recipe
 from metalabelnet.run_options import (
@@ -36,7 +37,7 @@ class Run(RunOptions):
     data : str, default "digits"
         Name of a data set (a key of `metalabelnet.data.DATASETS`), or path of a folder of images, a table (.csv, .tsv,
         .parquet) or an .npz file.
-    data_format : {"auto", "benchmark", "folder", "table", "npz", "memory"}, default "auto"
+    data_format : {"auto", "benchmark", "folder", "table", "npz", "packed", "memory"}, default "auto"
         What `data` is. "auto" is replaced by one of the others when the run is created.
     data_dir : str, optional
         Folder with the files of a named data set. Default: $METALABELNET_DATA, else ~/.cache/metalabelnet.
@@ -74,6 +75,8 @@ class Run(RunOptions):
         What to do when a sample cannot be read.
     memory_limit : float, optional
         GiB of memory for samples; more are kept on disk. Default: half of the free memory.
+    workers : int, optional
+        Processes that decode packed images. They do not change the result. 0: none. Default: one per CPU core.
     limit : int, optional
         Number of training samples to use, drawn at random. Default: all.
     unlabeled : int, default 0
@@ -172,8 +175,8 @@ class Run(RunOptions):
 
     @property
     def is_folder_or_table(self) -> bool:
-        """Whether the data is a folder of images or a table, rather than arrays."""
-        return self.data_format in ("folder", "table")
+        """Whether the data is a folder of images, packed images or a table, rather than arrays."""
+        return self.data_format in ("folder", "packed", "table")
 
     def read_options(self) -> ReadOptions:
         """Return how a folder or table is read."""
@@ -228,6 +231,7 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
         changes.get("clean_file")
         or changes.get("clean_column")
         or (_is_npz_with_clean_set(data) and changes.get("split") != "paper")
+        or (data not in DATASETS and has_clean_set(Path(data)))
     ):
         defaults |= {"clean": ALL}
     if recipe == "own" and changes.get("method", Run.method) in METHODS:
@@ -240,10 +244,12 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
 
 
 def find_data_format(data: str) -> str:
-    """Return what `data` is: benchmark, folder, table or npz."""
+    """Return what `data` is: benchmark, packed, folder, table or npz."""
     path = Path(data)
     if data in DATASETS:
         return "benchmark"
+    if data and is_pack(path):
+        return "packed"
     if data and (path.is_dir() or data.endswith("/")):
         return "folder"
     if is_table_file(path):

@@ -24,6 +24,7 @@ from metalabelnet.reproduction.resources import (
 from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.runner import Runner
 from metalabelnet.reproduction.selection import Selection, check_selection, run_specs
+from metalabelnet.reproduction.stand_ins import STAND_INS
 from metalabelnet.reproduction.tables import tables
 from metalabelnet.run_options import DTYPES
 
@@ -74,9 +75,15 @@ def _train(
     if args.smoke:
         needs_probs = any(spec.needs_noise_probs for spec in specs)
         probs = write_smoke_noise_probs(out / "noise" / "digits.npy") if needs_probs else None
+    data_dir = args.data_dir
+    if stand_ins := {str(spec.fields["data"]) for spec in specs if args.smoke and spec.fields["data"] in STAND_INS}:
+        data_dir = out / "stand-ins"
+        for name in sorted(stand_ins):
+            STAND_INS[name](data_dir)
     resources = Resources(
-        data_dir=args.data_dir,
+        data_dir=data_dir,
         noise_probs=probs,
+        pretrained=args.pretrained,
         device=args.device,
         dtype=args.dtype,
         commit=args.commit,
@@ -148,23 +155,21 @@ def print_list(console: Console, args: argparse.Namespace) -> None:
     """Print all tables and figures with their progress, or the runs of those that are named."""
     results = Results(args.results or Path("results"), args.dtype)
     selection = _parse_selection(args, results.folder)
-    names = _parse_names(args.what, runnable=False) if args.what else list(EXPERIMENTS)
+    names = _parse_names(args.what) if args.what else list(EXPERIMENTS)
     check_selection(names, selection)
     if not args.what:
         rows = []
         for name, experiment in EXPERIMENTS.items():
-            if experiment.needs_data:
-                rows.append([name, "–", f"{experiment.summary} (needs data: {experiment.needs_data})"])
-                continue
             specs = run_specs(name, selection)
             finished = sum(results.find(spec) is not None for spec in specs)
-            rows.append([name, f"{finished}/{len(specs)}", experiment.summary])
+            needs = f" (needs data: {experiment.needs_data})" if experiment.needs_data else ""
+            rows.append([name, f"{finished}/{len(specs)}", experiment.summary + needs])
         console.table(["name", "finished runs", "content"], rows)
         return
     for name in names:
         experiment, rows = EXPERIMENTS[name], []
         for spec in run_specs(name, selection):
-            line = None if experiment.needs_data else results.find(spec)
+            line = results.find(spec)
             result = "" if line is None else "failed" if line.get("failure") else _accuracy(line)
             fields = {k: v for k, v in spec.fields.items() if k not in ("method", "seed")}
             recipe = ", ".join(f"{k}={v}" for k, v in fields.items() if v not in (None, {}, ()))
@@ -202,19 +207,14 @@ def _split(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(filter(None, text.split(",")))
 
 
-def _parse_names(words: Sequence[str], *, runnable: bool = True) -> list[str]:
-    """Return the names of tables and figures; `all` stands for all that can be run."""
+def _parse_names(words: Sequence[str]) -> list[str]:
+    """Return the names of tables and figures; `all` stands for those whose data can be downloaded."""
     if not words:
         raise InputError(f"name a table or figure: choose from {', '.join(RUNNABLE)}, or all (see --list)")
     names = list(dict.fromkeys(name for word in words for name in (RUNNABLE if word == "all" else (word,))))
     for name in names:
         if name not in EXPERIMENTS:
             raise unknown_name_error("table or figure", name, [*EXPERIMENTS, "all"])
-        if runnable and EXPERIMENTS[name].needs_data:
-            raise InputError(
-                f"{name} needs the data set {EXPERIMENTS[name].needs_data}, which this version cannot read; "
-                f"show its recipe with: metalabelnet reproduce {name} --list"
-            )
     return names
 
 

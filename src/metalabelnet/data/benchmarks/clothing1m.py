@@ -56,7 +56,7 @@ Results of the two splits are not comparable. Both test on the clean test part (
 
 def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the images of the split in `options`."""
-    return read_images(list_parts(folder, options.split), SIZE, options, folder, on_samples)
+    return read_images(list_parts(folder, options.split), options, folder, on_samples)
 
 
 def list_parts(folder: Path | None, split: str) -> ImageParts:
@@ -88,6 +88,7 @@ def list_parts(folder: Path | None, split: str) -> ImageParts:
             raise InputError(f"{NAME}: {file} has {key}, which has no label in {lists / 'noisy_label_kv.txt'}")
     return ImageParts(
         name=NAME,
+        size=SIZE,
         classes=CLASSES,
         train=[ListedImage(str(root / key), key, noisy[key]) for key in train],
         clean=images("clean_val" if split == "paper" else "clean_train"),

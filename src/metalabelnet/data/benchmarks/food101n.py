@@ -59,7 +59,7 @@ the authors' code does. Its accuracies are not comparable with those on Food-101
 
 def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the images of the split in `options`."""
-    return read_images(list_parts(folder, options.split), SIZE, options, folder, on_samples)
+    return read_images(list_parts(folder, options.split), options, folder, on_samples)
 
 
 def list_parts(folder: Path | None, split: str) -> ImageParts:
@@ -92,6 +92,7 @@ def list_parts(folder: Path | None, split: str) -> ImageParts:
     own = [ListedImage(image(key), key, UNLABELED, _class_number(key, numbers, image_list)) for key in right]
     return ImageParts(
         name=NAME,
+        size=SIZE,
         classes=tuple(numbers),
         train=[ListedImage(image(key), key, numbers[key.partition("/")[0]]) for key in keys if key not in right],
         clean=food101_images if split == "paper" else own,

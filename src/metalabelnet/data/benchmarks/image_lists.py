@@ -17,6 +17,7 @@ from metalabelnet.data.benchmarks.download import FOLDER_VARIABLE, data_folder
 from metalabelnet.data.disk_tensor import sample_memory_bytes
 from metalabelnet.data.encoders import ImageEncoder, encode_all
 from metalabelnet.data.files.listing import shorten_list
+from metalabelnet.data.parts import CLEAN, TEST, TRAIN
 from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
@@ -24,8 +25,6 @@ from metalabelnet.input_files.regular_files import open_regular_file
 if TYPE_CHECKING:
     from metalabelnet.data.benchmarks.download import ProgressCallback
     from metalabelnet.data.files.list_data import ReadOptions
-
-TRAIN, CLEAN, TEST, SECOND_TEST = range(4)  # parts of the data
 
 
 class ListedImage(NamedTuple):
@@ -48,12 +47,17 @@ class ImageSize:
         """Return the sizes for another crop, in the same proportion; None: unchanged."""
         return self if crop is None else ImageSize(resize=round(crop * self.resize / self.crop), crop=crop)
 
+    def encoder(self) -> ImageEncoder:
+        """Return the encoder of color images of this size."""
+        return ImageEncoder((3, self.crop, self.crop), None, resize=self.resize)
+
 
 @dataclass(kw_only=True)
 class ImageParts:
     """The listed images of each part of a data set.
 
     name         name of the data set
+    size         sides of the images
     classes      class names
     train        training images
     clean        clean set
@@ -63,6 +67,7 @@ class ImageParts:
     """
 
     name: str
+    size: ImageSize
     classes: tuple[str, ...]
     train: list[ListedImage]
     clean: list[ListedImage]
@@ -113,25 +118,18 @@ def count_note(what: str, found: int, published: int) -> list[str]:
     return [] if found == published else [f"{what}: {found:,} images are listed, {published:,} are published"]
 
 
-def read_images(
-    parts: ImageParts,
-    size: ImageSize,
-    options: ReadOptions,
-    folder: Path | None,
-    on_samples: ProgressCallback | None,
-) -> DataSet:
-    """Return the data set with all its images decoded, in memory or on disk.
+def present_images(parts: ImageParts, *, skip_missing: bool) -> tuple[list[ListedImage], torch.Tensor]:
+    """Return the images of all parts and the part of each.
 
-    Images that are missing raise InputError, which names the first five; with `on_error="skip"` they are left out.
+    Images that are missing raise InputError, which names the first five, or are left out.
     """
     listed = [*parts.train, *parts.clean, *parts.test, *parts.second_test]
     lengths = (len(parts.train), len(parts.clean), len(parts.test), len(parts.second_test))
     part = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
-    skip = options.on_error == "skip"
     if missing := find_missing([image.path for image in listed]):
         names = [listed[k].id for k in missing]
         what = f"{len(missing):,} of {len(listed):,} listed images are missing: {shorten_list(names)}"
-        if not skip:
+        if not skip_missing:
             raise InputError(f"{parts.name}: {what}; restore them, or leave them out with --on-error skip")
         parts.notes.append(f"{what}; left out")
         gone = {*missing}
@@ -140,11 +138,19 @@ def read_images(
     for k, what in ((TRAIN, "training"), (CLEAN, "clean"), (TEST, "test")):
         if not (part == k).any():
             raise InputError(f"{parts.name}: there are no {what} images; see `metalabelnet datasets {parts.name}`")
-    size = size.scaled_to(options.image_size)
-    encoder = ImageEncoder((3, size.crop, size.crop), None, resize=size.resize)
+    return listed, part
+
+
+def read_images(
+    parts: ImageParts, options: ReadOptions, folder: Path | None, on_samples: ProgressCallback | None
+) -> DataSet:
+    """Return the data set with all its images decoded, in memory or on disk."""
+    skip = options.on_error == "skip"
+    listed, part = present_images(parts, skip_missing=skip)
+    encoder = parts.size.scaled_to(options.image_size).encoder()
     x, encoded, failures = encode_all(
         encoder,
-        _Paths([image.path for image in listed]),
+        Paths([image.path for image in listed]),
         [image.id for image in listed],
         memory_bytes=sample_memory_bytes(options.memory_limit, options.gpu_free_bytes, options.concurrent_runs),
         folder=data_folder(folder),
@@ -194,7 +200,7 @@ def find_missing(paths: Sequence[str]) -> list[int]:
     return missing
 
 
-class _Paths(Sequence[Path]):
+class Paths(Sequence[Path]):
     """Paths that are made when they are needed: as text, a million of them take a third of the memory."""
 
     def __init__(self, paths: list[str]) -> None:

@@ -59,12 +59,12 @@ papers test on all 50, so that accuracies are only roughly comparable; the secon
 
 def read(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return WebVision 1.0."""
-    return read_images(list_parts(folder, mini=False), SIZE, options, folder, on_samples)
+    return read_images(list_parts(folder, mini=False), options, folder, on_samples)
 
 
 def read_mini(folder: Path | None, options: ReadOptions, on_samples: ProgressCallback | None = None) -> DataSet:
     """Return the mini subset."""
-    return read_images(list_parts(folder, mini=True), SIZE, options, folder, on_samples)
+    return read_images(list_parts(folder, mini=True), options, folder, on_samples)
 
 
 def list_parts(folder: Path | None, *, mini: bool) -> ImageParts:
@@ -91,6 +91,7 @@ def list_parts(folder: Path | None, *, mini: bool) -> ImageParts:
     second, notes = _imagenet(name, data_folder(folder) / "imagenet" / "val", synsets[:classes])
     return ImageParts(
         name=name,
+        size=SIZE,
         classes=tuple(synsets[:classes]) or tuple(map(str, range(classes))),
         train=train,
         clean=clean,

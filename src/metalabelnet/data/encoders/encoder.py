@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from metalabelnet.data.disk_tensor import DiskTensor, chunk_size, return_freed_memory
+from metalabelnet.data.disk_tensor import DiskTensor, chunk_size
+from metalabelnet.data.streamed_tensor import return_freed_memory
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from metalabelnet.data.encoders.encoder import Encoder
+from metalabelnet.input_files.image_decoding import decode_image
 from metalabelnet.input_files.image_files import MAX_PIXELS, check_installed, describe_error, is_gray, open_image
 from metalabelnet.input_files.regular_files import TooManyOpenFilesError, check_file_handles
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
 EXIF_ORIENTATION = 0x0112
@@ -62,12 +61,7 @@ class ImageEncoder(Encoder):
             yield describe_error(result) if isinstance(result, Exception) else result
 
     def _decode(self, path: Path) -> Tensor:
-        channels, height, width = self.shape
-        if self.resize is None:
-            return decode(path, self.shape)
-        top, left = (self.resize - height) // 2, (self.resize - width) // 2
-        image = decode(path, (channels, self.resize, self.resize))
-        return image[:, top : top + height, left : left + width].contiguous()
+        return decode(path, self.shape, self.resize)
 
     def to_json(self) -> dict[str, Any]:
         """Return the shape, the column of the paths, and the size before the crop if there is one."""
@@ -91,23 +85,9 @@ class ImageEncoder(Encoder):
         return cls((channels, height, width), config["column"], resize)
 
 
-def decode(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Return the image as uint8 of this shape (channels, height, width)."""
-    from PIL import Image, ImageOps
-
-    channels, height, width = shape
-    with open_image(path) as opened:
-        opened.draft(None, (2 * width, 2 * height))  # JPEG can be decoded at a fraction of its size
-        image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's conversion would clip at 255
-            image = Image.fromarray(_to_uint8(np.asarray(image, np.float32), image.mode))
-        if image.has_transparency_data:
-            rgba = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-        image = image.convert("L" if channels == 1 else "RGB")
-        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-        pixels = np.array(image, np.uint8)
-    return torch.from_numpy(pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+def decode(path: Path, shape: tuple[int, ...], resize: int | None = None) -> Tensor:
+    """Return the image as uint8 of this shape (channels, height, width), cropped from a square of the side `resize`."""
+    return torch.from_numpy(decode_image(path, shape, resize))
 
 
 def decode_to_fit(path: Path, max_side: int) -> Tensor:
@@ -118,14 +98,6 @@ def decode_to_fit(path: Path, max_side: int) -> Tensor:
             width, height = height, width
     scale = min(1.0, max_side / max(width, height))
     return decode(path, (channels, max(1, round(height * scale)), max(1, round(width * scale))))
-
-
-def _to_uint8(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
-    """Scale 16-bit values to 8 bits. The range of other wide modes is guessed: [0, 1], 8 bits or 16 bits."""
-    values = np.nan_to_num(values)
-    largest = values.max()
-    factor = 1 / 257 if mode.startswith("I;16") or largest > 255 else 255 if mode == "F" and largest <= 1 else 1
-    return (values * factor).clip(0, 255).astype(np.uint8)
 
 
 def map_in_threads(call: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import torch
 
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.files.listing import shorten_list
+from metalabelnet.data.packed.packed_tensor import PackedTensor
 from metalabelnet.data.sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def digests(x: Samples) -> list[bytes]:
-    """Return the SHA-256 digest of each sample."""
+    """Return the SHA-256 digest of each sample; that of its file for packed image files."""
     if isinstance(x, SparseTensor):
         rows = (x.csr[k] for k in range(len(x)))
         return [hashlib.sha256(row.indices.tobytes() + row.data.tobytes()).digest() for row in rows]
+    if isinstance(x, PackedTensor):
+        return x.digests()
     return [hashlib.sha256(row.tobytes()).digest() for chunk in chunks(x) for row in chunk.numpy()]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.data.cells import is_identifier, is_missing
 from metalabelnet.data.files import annotation_file, clean_set, listing, table_file
+from metalabelnet.data.packed.index import is_pack
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class ReadOptions:
         Whether label noise is added later. If so, the labels of an .npz file count as true labels.
     split : str
         `general` or `paper`: the clean and test parts of data sets that have several.
+    workers : int or None
+        The number of processes that decode packed images; 0: none. Default: one per CPU core.
     """
 
     image: str | None = None
@@ -85,6 +88,7 @@ class ReadOptions:
     concurrent_runs: int = 1
     adds_noise: bool = False
     split: str = "general"
+    workers: int | None = None
 
     @classmethod
     def of_run(cls, run: RunOptions) -> ReadOptions:
@@ -96,8 +100,8 @@ class ReadOptions:
 
 
 def is_folder_or_table(path: Path) -> bool:
-    """Whether the path is a folder, or the name of a table."""
-    return path.is_dir() or table_file.is_table_file(path)
+    """Whether the path is a folder of images, or the name of a table."""
+    return (path.is_dir() and not is_pack(path)) or table_file.is_table_file(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from metalabelnet.data.disk_tensor import GIB, MIB, DiskTensor, sample_memory_by
 from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images
 from metalabelnet.data.files import clean_set, duplicates, listing
 from metalabelnet.data.files.list_data import list_test, list_train
-from metalabelnet.data.rows import UNLABELED, DataSet, Rows, make_rows
+from metalabelnet.data.parts import CLEAN, LEFT_OUT, TEST, TRAIN
+from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.image_files import describe_error, read_header
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from metalabelnet.data.files.listing import Columns, Listing
 
 HEADERS_PER_PROGRESS_CALL = 64
-TRAIN, CLEAN, TEST, LEFT_OUT = range(4)  # parts of the data
 
 
 def read(
@@ -84,7 +84,7 @@ def _read(
             f"{'' if path.is_dir() else column_options}; `metalabelnet review {path}` helps to build one"
         )
     test = None if options.test is None else list_test(Path(options.test), options, columns, train, on_samples)
-    samples = _combine(train, clean, test)
+    samples = combine(train, clean, test)
     train_positions = (samples.part == TRAIN).nonzero()[:, 0].tolist()
     if not train_positions:
         raise InputError(f"{path}: all rows are clean, which leaves no training rows; mark fewer")
@@ -94,7 +94,7 @@ def _read(
     )
     items, ids = ([values[k] for k in train_positions] for values in (samples.items, samples.ids))
     _check_encoder_options(columns, options)
-    encoder = _fit_encoder(items, ids, columns, options, notes, on_headers)
+    encoder = fit_encoder(items, ids, columns, options, notes, on_headers)
     x, encoded, failures = encode_all(
         encoder,
         samples.items,
@@ -128,7 +128,7 @@ def _read(
             "nor trained on"
         )
     has_train = (part == TRAIN).any()
-    part = _remove_duplicates(rows, part, notes, table=columns.kind == "table")
+    part = remove_duplicates(duplicates.digests(rows.x), row_ids, part, notes, table=columns.kind == "table")
     if has_train and not (part == TRAIN).any():
         raise InputError(f"{path}: every training sample is identical to a clean one, which leaves no training rows")
     return DataSet(
@@ -151,28 +151,29 @@ def _digest(rows: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def _remove_duplicates(rows: Rows, part: Tensor, notes: list[str], *, table: bool) -> Tensor:
-    """Return the part of each row, with duplicates of clean samples left out of training.
+def remove_duplicates(
+    digests: Sequence[bytes], ids: Sequence[str], part: Tensor, notes: list[str], *, table: bool
+) -> Tensor:
+    """Return the part of each sample, with duplicates of clean samples left out of training.
 
     Duplicates in the test part are reported. Identical table rows may be different samples: they stay.
     """
-    digests = duplicates.digests(rows.x)
     identical = duplicates.is_among(digests, duplicates.select(digests, part == CLEAN)) & (part == TRAIN)
     if identical.any():
-        ids = [rows.ids[k] for k in identical.nonzero()[:, 0].tolist()]
+        names = [ids[k] for k in identical.nonzero()[:, 0].tolist()]
         action = "stay" if table else "are left out"
         notes.append(
-            f"{len(ids)} training samples are identical to clean ones and {action}: {listing.shorten_list(ids)}"
+            f"{len(names)} training samples are identical to clean ones and {action}: {listing.shorten_list(names)}"
         )
     part = part if table else torch.where(identical, LEFT_OUT, part)
     used = duplicates.select(digests, (part == TRAIN) | (part == CLEAN))
     in_test = (duplicates.is_among(digests, used) & (part == TEST)).nonzero()[:, 0].tolist()
-    notes += duplicates.duplicates_note([rows.ids[k] for k in in_test], int((part == TEST).sum()), table=table)
+    notes += duplicates.duplicates_note([ids[k] for k in in_test], int((part == TEST).sum()), table=table)
     return part
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AllSamples:
+class AllSamples:
     """The samples of all parts, one after the other, with numbers for labels and parts."""
 
     items: list[Any]
@@ -183,7 +184,7 @@ class _AllSamples:
     classes: tuple[str, ...]
 
 
-def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> _AllSamples:
+def combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> AllSamples:
     """Concatenate the samples of the data, the clean samples outside of it, and the test samples.
 
     The label of a row that a column marks as clean is its clean label, so that its given label is the majority vote of
@@ -212,7 +213,7 @@ def _combine(train: Listing, clean: list[CleanSample], test: Listing | None) -> 
         true[position], part[position] = number[sample.label], CLEAN
     true[m:] = torch.tensor([number[label] for label in test.labels] if test else [])
     ids = [*train.ids, *(sample.id for sample in outside), *(test.ids if test else [])]
-    return _AllSamples(items=items, ids=ids, given=given, true=true, part=part, classes=classes)
+    return AllSamples(items=items, ids=ids, given=given, true=true, part=part, classes=classes)
 
 
 def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
@@ -227,7 +228,7 @@ def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
             raise InputError(f"--{option} {value} is for {kind}s, and these samples have none; leave it out")
 
 
-def _fit_encoder(
+def fit_encoder(
     items: list[Any],
     ids: list[str],
     columns: Columns,

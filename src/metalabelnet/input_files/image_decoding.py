@@ -1,0 +1,53 @@
+"""Decoding of image files to arrays of one shape. Worker processes import this module, which needs no PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metalabelnet.input_files.image_files import open_image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+def decode_image(source: Path | bytes, shape: tuple[int, ...], resize: int | None = None) -> NDArray[np.uint8]:
+    """Return an image as uint8 of this shape (channels, height, width).
+
+    With `resize` it is resized to a square of that side, whose center is cropped to the shape.
+    """
+    channels, height, width = shape
+    if resize is None:
+        return _decode(source, shape)
+    top, left = (resize - height) // 2, (resize - width) // 2
+    image = _decode(source, (channels, resize, resize))
+    return np.ascontiguousarray(image[:, top : top + height, left : left + width])
+
+
+def _decode(source: Path | bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    channels, height, width = shape
+    with open_image(source) as opened:
+        opened.draft(None, (2 * width, 2 * height))  # JPEG can be decoded at a fraction of its size
+        image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's conversion would clip at 255
+            image = Image.fromarray(_to_uint8(np.asarray(image, np.float32), image.mode))
+        if image.has_transparency_data:
+            rgba = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        image = image.convert("L" if channels == 1 else "RGB")
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        pixels = np.array(image, np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _to_uint8(values: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
+    """Scale 16-bit values to 8 bits. The range of other wide modes is guessed: [0, 1], 8 bits or 16 bits."""
+    values = np.nan_to_num(values)
+    largest = values.max()
+    factor = 1 / 257 if mode.startswith("I;16") or largest > 255 else 255 if mode == "F" and largest <= 1 else 1
+    return (values * factor).clip(0, 255).astype(np.uint8)
