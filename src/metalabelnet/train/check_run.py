@@ -78,21 +78,16 @@ def _check_hopper(run: Run) -> None:
 
 def _check_read_options(run: Run) -> None:
     """Reject options of folders and tables for other data, and pretrained weights for networks that have none."""
-    names = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
-    if run.data_format != "memory":
-        names = [name for name in names if name != "clean_file"]  # allowed for everything that is read from a file
-    if run.data in IMAGE_BENCHMARKS:
-        names = [name for name in names if name not in ("image_size", "on_error", "memory_limit", "workers")]
-    if run.data_format == "npz":
-        names = [name for name in names if name != "annotations"]
-    if run.data_format == "packed":
-        names = [name for name in names if name not in ("image_size", "workers")]
-    elif run.workers is not None and run.data not in IMAGE_BENCHMARKS:
+    if run.workers is not None and run.data_format != "packed" and run.data not in IMAGE_BENCHMARKS:
         raise InputError(f"--workers is for packed images, and {run.data} is not packed: leave it out")
-    names = [name for name in names if name != "split"]
-    if names and run.data_format not in ("folder", "table"):
-        name = names[0].replace("_", "-")
-        raise InputError(f"--{name} is for a folder of images or a table, and {run.data} is neither: leave it out")
+    allowed = _read_options_of(run)
+    names = [f.name for f in dataclasses.fields(ReadOptions) if getattr(run, f.name, f.default) != f.default]
+    for name in [] if run.data_format in ("folder", "table") else names:
+        if name not in allowed:
+            option = name.replace("_", "-")
+            raise InputError(
+                f"--{option} is for a folder of images or a table, and {run.data} is neither: leave it out"
+            )
     if run.annotations is not None and (run.noise != "none" or run.unlabeled):
         option = f"noise {run.noise}" if run.noise != "none" else f"unlabeled {run.unlabeled}"
         raise InputError(f"{option} changes given labels, not those of --annotations {run.annotations}: leave one out")
@@ -102,6 +97,13 @@ def _check_read_options(run: Run) -> None:
         raise InputError(f"memory-limit {run.memory_limit} is not valid: give a number of GiB that is 0 or more")
     if run.pretrained is not None and not run.net.startswith(("timm:", "torchvision:")):
         raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
+
+
+def _read_options_of(run: Run) -> set[str]:
+    """Return the options of folders and tables that other data has, too."""
+    allowed = {"split"} | (set() if run.data_format == "memory" else {"clean_file"})
+    allowed |= {"image_size", "on_error", "memory_limit", "workers"} if run.data in IMAGE_BENCHMARKS else set()
+    return allowed | {"npz": {"annotations"}, "packed": {"image_size", "workers"}}.get(run.data_format, set())
 
 
 def _check_counts(run: Run) -> None:
