@@ -194,7 +194,7 @@ def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {
         "plain step, eager": plain,
         "phase 2, exact, eager": phase2,
-        "phase 2 of plus, exact, eager": plus,
+        "phase 2 of plus, eager": plus,
         "phase 2, finite-difference, eager": {**phase2, "settings": {"differentiation": "finite-difference"}},
         DOUBLE_BACKWARD: double_backward,
         "DivideMix, eager": dividemix,
@@ -207,7 +207,7 @@ def list_rows(device: str, runs: int) -> dict[str, dict[str, Any]]:
             "plain step, compiled, bf16": plain | bf16,
             "phase 2, double-backward, compiled, bf16": double_backward | bf16,
             "phase 2, exact, compiled, bf16": phase2 | bf16,
-            "phase 2 of plus, exact, compiled, bf16": plus | bf16,
+            "phase 2 of plus, compiled, bf16": plus | bf16,
             "DivideMix, compiled, bf16": dividemix | bf16,
         }
     if device == "cuda" and runs > 1:

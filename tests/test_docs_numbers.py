@@ -22,7 +22,7 @@ SPEED_ROWS = {
     "phase 2, exact, compiled, TF32": "phase 2, exact, recorded",
     "plain step, compiled, bf16": "plain step, recorded, bf16",
     "phase 2, exact, compiled, bf16": "phase 2, exact, recorded, bf16",
-    "phase 2 of `metalabelnet-plus`, compiled, bf16": "phase 2 of plus, exact, recorded, bf16",
+    "phase 2 of an earlier `metalabelnet-plus`, compiled, bf16": "phase 2 of plus, exact, recorded, bf16",
     "plain step, 8 concurrent runs, bf16, each": "plain step, 8 together, bf16, each",
     "phase 2, 8 concurrent runs, bf16, each": "phase 2, 8 together, bf16, each",
 }
