@@ -71,6 +71,14 @@ def test_speed_of_the_readme() -> None:
     rows = [host["phase 2, exact, recorded, bf16"] for host in measured_rows()]
     assert all(round(row["ms"], 1) == float(found[1]) for row in rows)
     assert [round(row["speed"]) for row in rows] == [int(found[2]), int(found[3])]
+    speed = ROOT / "results" / "speed"
+    runs = json.loads((speed / "2026-11-18-h200-preact-resnet18.json").read_text())["runs"]
+    stored = {row["row"]: row["ms"] for row in runs["step"]["rows"]}
+    assert f"{stored['phase 2, exact, compiled, bf16']:.1f} ms with a PreAct ResNet-18" in text
+    both = json.loads((speed / "2026-11-18-h200-double-backward.json").read_text())["rows"]
+    stored = {row["row"]: f"{row['ms']:.2f}" for row in both}
+    backward, exact = (stored[f"phase 2, {kind}, compiled, bf16"] for kind in ("double-backward", "exact"))
+    assert f"compiled double backward takes {backward} ms where the closed form takes {exact}" in text
 
 
 def test_kernels_of_the_speed_page() -> None:
