@@ -51,15 +51,11 @@ class LabelNetMethod(Method):
     ----------
     warmup : int
         Number of epochs of phase 1.
-    clean_weight : float
-        Weight γ of the gradient of the clean loss in the classifier's step in phase 2.
     phase2 : Phase2 or None
         Extractor, label net and optimizers of phase 2; None during warm-up.
     features : list of Tensor or None
         Cache of g(x) of the training rows, which do not change in phase 2.
     """
-
-    clean_weight: float = 0.0
 
     settings: LabelNetSettings
 
@@ -89,7 +85,7 @@ class LabelNetMethod(Method):
         m = make_label_net(s.label_net, g.width, len(self.task.train.classes), randomness)
         m.to(self.task.train.x.device, self.task.dtype)
         adam = Adam(m.parameters(), lr=s.beta, weight_decay=s.label_net_decay)
-        self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=s, clean_weight=self.clean_weight)
+        self.phase2 = Phase2(self.net, g, m, sgd=self.sgd, adam=adam, settings=s)
 
     def phase(self) -> str:
         """Return "warm-up" or "phase 2"."""
