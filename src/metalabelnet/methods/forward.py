@@ -61,6 +61,15 @@ def forward_cross_entropy(logits: Tensor, labels: Tensor, T: Tensor) -> Tensor:
     return -(functional.log_softmax(logits, dim=1) + log_T.T[labels]).logsumexp(1)
 
 
+def stored_transitions(estimates: dict[str, Any], task: Task) -> Tensor:
+    """Return T from the estimates in a checkpoint. Raise InputError if it has another shape or type."""
+    classes = len(task.train.classes)
+    check_keys(estimates, ("T",), "estimates")
+    check_tensor(estimates["T"], (classes, classes), task.dtype, "estimates.T")
+    T: Tensor = estimates["T"]
+    return T
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForwardSettings:
     """Settings with the paper's values."""
@@ -192,10 +201,7 @@ class Forward(Method):
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Restore a checkpoint of either stage."""
         if "estimates" in state:
-            classes = len(self.task.train.classes)
-            check_keys(state["estimates"], ("T",), "estimates")
-            check_tensor(state["estimates"]["T"], (classes, classes), self.task.dtype, "estimates.T")
-            self._start_second_stage(state["estimates"]["T"])
+            self._start_second_stage(stored_transitions(state["estimates"], self.task))
         super().load_state_dict(state)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
