@@ -36,7 +36,7 @@ from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods.cross_fit import CrossFit
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.noise import read_matrix
 from metalabelnet.run_options import CIFAR10_SCHEDULE
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 TRANSITION_SOURCES = ("anchor", "counted", "estimated")
 MATRIX_SUFFIXES = (".npy", ".csv", ".txt")

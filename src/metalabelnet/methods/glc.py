@@ -37,13 +37,14 @@ from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.tensor_state import Estimates
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.methods.forward import forward_cross_entropy, stored_transitions
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def gold_transitions(probabilities: Tensor, labels: Tensor) -> Tensor:

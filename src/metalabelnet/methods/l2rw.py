@@ -36,12 +36,13 @@ from metalabelnet.core.forward_pass import trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 from metalabelnet.methods.look_ahead import batch_meta_gradient
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.task import Task
 
 
 def sample_weights(meta_gradient: Tensor) -> Tensor:

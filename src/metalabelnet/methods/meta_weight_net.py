@@ -34,7 +34,7 @@ from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.errors import InputError
 from metalabelnet.methods.look_ahead import batch_meta_gradient
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weight_of: Callable[[Tensor], Tensor]) -> Tensor:

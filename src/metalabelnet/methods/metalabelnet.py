@@ -43,7 +43,7 @@ from metalabelnet.core.top_classes import concat, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.streamed_tensor import StreamedTensor
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
