@@ -30,7 +30,7 @@ from metalabelnet.train import settings
 from metalabelnet.train.versions import commit, versions
 
 if TYPE_CHECKING:
-    from metalabelnet.train.loop import Progress
+    from metalabelnet.train.result import Progress
     from metalabelnet.train.settings import Run
 
 WARMUP_EPOCHS, PHASE2_EPOCHS = 44, 76  # of the recipe

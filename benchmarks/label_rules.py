@@ -34,8 +34,9 @@ from metalabelnet.labels.snapshots import (
     suspicion_scale,
 )
 from metalabelnet.train import make_run
-from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
+from metalabelnet.train.loop import EpochOutputs, TrainingLoop
 from metalabelnet.train.prepare import prepare
+from metalabelnet.train.train_run import run_to_completion
 
 NOISES = [f"{kind}:{rate}" for kind in ("uniform", "feature") for rate in (0.1, 0.2, 0.4, 0.6)]
 

@@ -41,8 +41,9 @@ from metalabelnet.labels.metrics import auroc, average_precision, expected_calib
 from metalabelnet.labels.snapshots import Snapshots, suspicion_scale
 from metalabelnet.seeds import generator
 from metalabelnet.train import settings
-from metalabelnet.train.loop import EpochOutputs, TrainingLoop, run_to_completion
+from metalabelnet.train.loop import EpochOutputs, TrainingLoop
 from metalabelnet.train.prepare import prepare
+from metalabelnet.train.train_run import run_to_completion
 from metalabelnet.train.versions import commit, versions
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from metalabelnet.core.algorithm import Phase2
 from metalabelnet.core.label_net import LabelNet
 from metalabelnet.core.losses import classification_loss, cross_entropy, entropy_loss, scale_factor
 from metalabelnet.core.optimizers import SGD, Adam
-from metalabelnet.methods.label_net_method import LabelNetSettings
+from metalabelnet.methods.metalabelnet import MetaLabelNetSettings
 from metalabelnet.nets import build
 from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.train.settings import Run
@@ -39,7 +39,7 @@ class Start:
     x: Tensor
     x_m: Tensor
     y_m: Tensor
-    settings: LabelNetSettings
+    settings: MetaLabelNetSettings
     lr: float = Run.lr
     momentum: float = Run.momentum
     weight_decay: float = Run.weight_decay
@@ -92,7 +92,7 @@ def make_start(*, batch: int, size: int, device: str, dtype: torch.dtype = torch
     g = FeatureExtractor(f, find_head(f, x[:2], 10))
     m = LabelNet(g.width, 10, r).to(device, dtype)
     y_m = (torch.arange(batch) % 10).to(device)
-    return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=LabelNetSettings())
+    return Start(f=f.train(), g=g, m=m, x=x, x_m=x_m, y_m=y_m, settings=MetaLabelNetSettings())
 
 
 def with_metalabelnet(s: Start, differentiation: Any = "double-backward") -> Iteration:

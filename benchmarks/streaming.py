@@ -44,8 +44,8 @@ from metalabelnet.data.packed.writer import write_pack
 from metalabelnet.data.problem import Problem
 from metalabelnet.engine import tf32_and_cudnn_benchmark
 from metalabelnet.input_files.decode_worker import read_stored
-from metalabelnet.train.loop import training_steps
 from metalabelnet.train.settings import make_run
+from metalabelnet.train.train_run import training_steps
 from metalabelnet.train.versions import commit, versions
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from metalabelnet.reproduction.resources import Resources, check_noise_probs
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from metalabelnet.train.loop import Progress
+    from metalabelnet.train.result import Progress
 
 PLUS = "metalabelnet-plus"
 CELLS = ("cifar10-5000/uniform:0.8", "cifar10-1000/worst", "cifar10-1000/uniform:0.4", "cifar10-5000/authors:0.4")

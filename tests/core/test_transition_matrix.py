@@ -1,4 +1,4 @@
-"""Transition matrices by counting, estimation and anchors, and their correction for confusion."""
+"""Transition matrices by counting, estimation and anchors."""
 
 import math
 
@@ -10,7 +10,6 @@ from torch.nn import functional
 from metalabelnet.core.transition_matrix import (
     class_prior,
     count_transitions,
-    deconfounded,
     estimate_transitions,
     noise_rate,
     transitions_from_anchors,
@@ -153,77 +152,3 @@ def test_anchors_with_many_classes_and_with_a_rare_class(classes: int, rare: boo
     confusion = torch.rand(len(true), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 10
     p = (1 - confusion) * T[true] + confusion / classes
     torch.testing.assert_close(transitions_from_anchors(p), T, rtol=0, atol=0.1)
-
-
-def confused_network(rate: float, confusion: float, classes: int = 10) -> tuple[Tensor, Tensor, Tensor]:
-    """T, predictions of given labels for clean samples, and their classes.
-
-    Of 20 samples that look like a class, a share `confusion` belongs to the next class; a share `rate` of the labels is
-    drawn uniformly. The predictions are exact.
-    """
-    identity = torch.eye(classes, dtype=torch.float64)
-    appearance = torch.arange(classes).repeat_interleave(20)
-    true = torch.where(torch.arange(20 * classes) % 20 < round(20 * confusion), (appearance + 1) % classes, appearance)
-    posterior = (1 - confusion) * identity + confusion * identity.roll(1, 1)
-    p = (1 - rate) * posterior[appearance] + rate / classes
-    is_class = functional.one_hot(true, classes).to(p)
-    return is_class.T @ p / is_class.sum(0)[:, None], p, true
-
-
-def uniform_noise(rate: float, classes: int = 10) -> Tensor:
-    return (1 - rate) * torch.eye(classes, dtype=torch.float64) + rate / classes
-
-
-@pytest.mark.parametrize(("rate", "confusion"), [(0.2, 0.1), (0.4, 0.2), (0.8, 0.1)])
-def test_confusion_is_removed_for_uniform_noise(rate: float, confusion: float) -> None:
-    T, p, true = confused_network(rate, confusion)
-    assert (T - uniform_noise(rate)).abs().max() > 0.02
-    torch.testing.assert_close(deconfounded(T, p, true), uniform_noise(rate))
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.05])
-def test_feature_dependent_noise_is_kept(rate: float) -> None:
-    """Less than 30 % of the apparent noise is on dissimilar classes, so T is not corrected."""
-    T, p, true = confused_network(rate, 0.3)
-    assert torch.equal(deconfounded(T, p, true), T)
-
-
-def test_underfitted_network_is_not_corrected() -> None:
-    """Its confusion covers all classes, like uniform noise, but the true classes do so too."""
-    identity = torch.eye(10, dtype=torch.float64)
-    p = (0.4 * identity + 0.06).repeat(50, 1)
-    true = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(0))[:, 0]
-    is_class = functional.one_hot(true, 10).to(p)
-    T = is_class.T @ p / is_class.sum(0)[:, None]
-    assert torch.equal(deconfounded(T, p, true), T)
-
-
-def test_mixture_between_thresholds() -> None:
-    T, p, true = confused_network(0.12, 0.1)
-    corrected, uniform = deconfounded(T, p, true), uniform_noise(0.12)
-    share = (corrected - T).norm() / (uniform - T).norm()
-    assert 0.05 < share < 0.95
-    torch.testing.assert_close(corrected, share * uniform + (1 - share) * T)
-
-
-def test_class_without_samples_uses_other_classes() -> None:
-    T, p, true = confused_network(0.4, 0.2)
-    T[3] = 0.1
-    torch.testing.assert_close(deconfounded(T, p[true != 3], true[true != 3]), uniform_noise(0.4))
-
-
-def test_two_classes_are_not_corrected() -> None:
-    T, p, true = confused_network(0.4, 0.2, classes=2)
-    assert torch.equal(deconfounded(T, p, true), T)
-
-
-def test_identity_is_kept() -> None:
-    T, p, true = confused_network(0.0, 0.0)
-    torch.testing.assert_close(deconfounded(T, p, true), torch.eye(10, dtype=torch.float64))
-
-
-def test_uniform_predictions_keep_uniform_matrix() -> None:
-    """All of T is confusion, and the correction does not divide by zero."""
-    p, true = torch.full((8, 4), 0.25), torch.arange(8) % 4
-    T = torch.full((4, 4), 0.25)
-    torch.testing.assert_close(deconfounded(T, p, true), T)

@@ -13,7 +13,7 @@ from metalabelnet.data import ReadOptions, load
 from metalabelnet.data.disk_tensor import GIB, MAX_CHUNK_VALUES, DiskTensor, chunks, sample_memory_bytes
 from metalabelnet.data.rows import Rows
 from metalabelnet.methods import METHODS
-from metalabelnet.methods.label_net_method import LabelNetMethod
+from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.train import prepare as prepare_module
 from metalabelnet.train.prepare import _free_gpu_bytes
 from small_runs import StepRunner, small_problem, small_run
@@ -70,8 +70,8 @@ def test_features_are_cached_only_if_samples_are_in_memory(tmp_path: Path) -> No
     problem, run = small_problem(), small_run("metalabelnet", epochs=3, warmup=1)
     disk_problem = replace(problem, train=replace(problem.train, x=on_disk(problem.train.x, tmp_path)))  # type: ignore[arg-type]
     from_memory, from_disk = StepRunner(run, problem).advance().method, StepRunner(run, disk_problem).advance().method
-    assert isinstance(from_memory, LabelNetMethod)
-    assert isinstance(from_disk, LabelNetMethod)
+    assert isinstance(from_memory, MetaLabelNet)
+    assert isinstance(from_disk, MetaLabelNet)
     assert torch.equal(from_memory.soft_labels(), from_disk.soft_labels())  # type: ignore[arg-type]
     assert from_memory.features is not None
     assert from_disk.features is None

@@ -14,7 +14,7 @@ from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.data.prefetch import PREFETCH_DEPTH, prefetch
 from metalabelnet.train import RunStopped, train
 from metalabelnet.train.build_method import build_method
-from metalabelnet.train.loop import training_steps
+from metalabelnet.train.train_run import training_steps
 from small_runs import make_batches, small_problem, small_run
 
 

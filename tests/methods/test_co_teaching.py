@@ -12,8 +12,8 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.data.batches import Batch
 from metalabelnet.data.problem import Problem
 from metalabelnet.methods.co_teaching import keep_rate, small_loss_weights
-from metalabelnet.train.loop import train
 from metalabelnet.train.settings import Run
+from metalabelnet.train.train_run import train
 from small_runs import StepRunner, column_images, small_problem, small_run
 
 

@@ -15,8 +15,8 @@ from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods.forward import ForwardSettings, forward_cross_entropy
 from metalabelnet.train.build_method import build_method
-from metalabelnet.train.loop import train
 from metalabelnet.train.settings import Run
+from metalabelnet.train.train_run import train
 from small_runs import StepRunner, small_problem, small_run
 
 Y = torch.tensor([0, 3, 1, 2, 0, 1])

@@ -100,7 +100,7 @@ def test_read_only_folder_is_rejected_before_training(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    monkeypatch.setattr("metalabelnet.train.loop.prepare", lambda run: pytest.fail("training has started"))
+    monkeypatch.setattr("metalabelnet.train.train_run.prepare", lambda run: pytest.fail("training has started"))
     with pytest.raises(InputError, match="is not writable: choose another folder"):
         train(tiny_run(data), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

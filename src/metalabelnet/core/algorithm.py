@@ -39,7 +39,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.nn import functional
 
 from metalabelnet.core.forward_ad_cache import ForwardADCache
 from metalabelnet.core.forward_pass import Theta, forward, label_net_forward, trainable_parameters
@@ -122,13 +121,10 @@ class Iteration:
     sgd : Optimizer
         The optimizer of θ.
     settings : Phase2Settings
-    clean_weight : float, default 0.0
-        γ: step 3 also follows the clean batch, with γ times the gradient g = ∇θ̂ L_meta(θ̂) of step 2. 0 is
-        Algorithm 1.
     """
 
-    def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings, clean_weight: float = 0.0) -> None:
-        self.f, self.sgd, self.settings, self.clean_weight = f, sgd, settings, clean_weight
+    def __init__(self, f: nn.Module, *, sgd: Optimizer, settings: Phase2Settings) -> None:
+        self.f, self.sgd, self.settings = f, sgd, settings
         self.meta_gradient = MetaGradient(settings.differentiation)
 
     def __call__(
@@ -165,7 +161,6 @@ class Iteration:
         """
         f, s = self.f, self.settings
         theta, cache = trainable_parameters(f), ForwardADCache()
-        g: Theta = {}
 
         def f_x_at(weights: Theta, *, first: bool = False) -> Tensor:
             return forward(f, x, weights, seed=seed, update_statistics=first, cache=cache)
@@ -187,17 +182,13 @@ class Iteration:
             training_loss=lambda logits: self.l_c(logits, log_y_hat),
             meta_loss=l_meta,
             inner_step=s.inner_step,
-            g_out=g,
         )
         labels.update(grad_phi)
 
-        # Iteration step 3: new soft labels; update θ with ∇θ (L_c + L_e) + γ g
+        # Iteration step 3: new soft labels; update θ with ∇θ (L_c + L_e)
         log_y_hat = labels.log_y_hat().detach()
         loss = self.l_c_and_l_e(f_x, log_y_hat) if soft_loss is None else soft_loss(theta, f_x, log_y_hat)
-        grad_theta = gradients(loss, theta)
-        if self.clean_weight:
-            grad_theta = {name: grad_theta[name] + self.clean_weight * g[name] for name in grad_theta}
-        apply_gradients(self.sgd, theta.values(), grad_theta.values())
+        apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
     def l_c(self, logits: Tensor, log_y_hat: Tensor) -> Tensor:
@@ -227,8 +218,6 @@ class Phase2(Iteration):
     adam : Optimizer
         The optimizer of φ.
     settings : Phase2Settings
-    clean_weight : float, default 0.0
-        See `Iteration`.
 
     References
     ----------
@@ -264,9 +253,8 @@ class Phase2(Iteration):
         sgd: Optimizer,
         adam: Optimizer,
         settings: Phase2Settings,
-        clean_weight: float = 0.0,
     ) -> None:
-        super().__init__(f, sgd=sgd, settings=settings, clean_weight=clean_weight)
+        super().__init__(f, sgd=sgd, settings=settings)
         self.g, self.m, self.adam = g, m, adam
 
     def step(
@@ -276,8 +264,6 @@ class Phase2(Iteration):
         y_m: Tensor,
         *,
         seed: int,
-        v: Tensor | None = None,
-        evidence: Tensor | None = None,
         soft_loss: SoftLoss | None = None,
     ) -> Tensor:
         """Run one iteration with the soft labels of the label net, and return the loss of step 3.
@@ -292,11 +278,6 @@ class Phase2(Iteration):
             Their labels.
         seed : int
             Determines the dropout masks.
-        v : Tensor of shape (N, d), optional
-            Features of x. Default: g(x).
-        evidence : Tensor of shape (N, C), optional
-            Other evidence about each class, as logits. log ŷ is then the label net's output plus the evidence,
-            normalized.
         soft_loss : callable, optional
             See `Iteration`.
 
@@ -305,12 +286,11 @@ class Phase2(Iteration):
         Tensor
             The loss of step 3, a scalar without a graph.
         """
-        v, phi = self.g(x) if v is None else v, list(self.m.parameters())
+        v, phi = self.g(x), list(self.m.parameters())
         first = iter((True,))  # only step 1 updates the running statistics
 
         def log_y_hat() -> Tensor:
-            generated = label_net_forward(self.m, v, seed=seed + 2, update_statistics=next(first, False))
-            return generated if evidence is None else functional.log_softmax(generated + evidence, dim=1)
+            return label_net_forward(self.m, v, seed=seed + 2, update_statistics=next(first, False))
 
         def update(grad_phi: Iterable[Tensor]) -> None:
             apply_gradients(self.adam, phi, grad_phi)

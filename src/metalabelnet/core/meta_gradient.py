@@ -139,7 +139,6 @@ class MetaGradient(DifferentiationWithFallback):
         training_loss: Callable[[Tensor], Tensor],
         meta_loss: Callable[[Theta], Tensor],
         inner_step: float | Tensor,
-        g_out: Theta | None = None,
     ) -> tuple[Tensor, ...]:
         """Return the gradient of the meta loss with respect to each tensor of φ.
 
@@ -159,8 +158,6 @@ class MetaGradient(DifferentiationWithFallback):
             θ̂ ↦ L_meta(θ̂), a scalar. Called once.
         inner_step : float or Tensor
             α, the length of the look-ahead step.
-        g_out : dict, optional
-            Is filled with g = ∇θ̂ L_meta(θ̂).
 
         Returns
         -------
@@ -175,8 +172,6 @@ class MetaGradient(DifferentiationWithFallback):
         gradient = gradient if create_graph else ()
         g = gradients(meta_loss(theta_hat), theta_hat)
         del theta_hat
-        if g_out is not None:
-            g_out.update(g)
 
         while True:
             try:

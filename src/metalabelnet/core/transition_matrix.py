@@ -9,9 +9,6 @@
 All three assume that a wrong label depends on the true class and not on the sample. If it depends on the sample,
 counting is still unbiased. `estimate_transitions` is then biased low, because the network predicts a part of the wrong
 labels, and that part is attributed to the network's own confusion.
-
-`deconfounded` corrects a T that is the mean prediction of a network on clean samples, and so includes the network's own
-confusion.
 """
 
 from __future__ import annotations
@@ -104,45 +101,6 @@ def transitions_from_anchors(probabilities: Tensor, percentile: float = 97.0) ->
     below = torch.where(probabilities < threshold, probabilities, -1.0)
     anchors = torch.where((below >= 0).any(0), below.argmax(0), probabilities.argmax(0))
     return _normalize_rows(probabilities[anchors].double())
-
-
-def deconfounded(T: Tensor, clean: Tensor, true: Tensor) -> Tensor:
-    """Return T corrected for the classifier's own confusion, as far as the noise is uniform.
-
-    T is the mean prediction of given labels for each class. For two similar classes a network predicts each other's
-    labels, with or without noise. Uniform noise puts labels on every class, also on those that resemble nothing. The
-    smaller half of the off-diagonal entries of a row of T, scaled up to all classes, estimates ε, the share of uniform
-    noise. It is slightly too large, because confusion contributes to these entries too: δ, the same statistic of M, the
-    mean of the probabilities sharpened as in `estimate_transitions` to predict the true class. Feature-dependent noise
-    leaves both close to 0. The share of uniform noise in all noise of T is
-
-        u = (ε − δ) / ((1 − δ)(1 − mean T_cc))
-        u ≥ 0.4    the rest is attributed to confusion: T becomes (1 − ε) I + ε/C
-        u ≤ 0.3    T is returned unchanged, as it is for two classes, which have no smaller half
-
-    and a mixture of the two in between.
-
-    clean, true   (n, C) probabilities of given labels and (n,) true classes, from which T was computed; classes without
-                  samples are left out of ε
-    """
-    classes = len(T)
-    if classes < 3:  # a single other class has no smaller half
-        return T
-    is_class = functional.one_hot(true, classes).to(T)
-    present = is_class.any(0)
-    sharpened = _apply_temperature(clean, _fit_temperature_on_grid(clean, true)).to(T)
-    M = _normalize_rows(is_class.T @ sharpened)
-    rate, confusion = (_uniform_share(matrix[present]) for matrix in (T, M))
-    uniform = (rate - confusion) / (1 - confusion).clamp_min(_tiny(T))
-    u = uniform / (1 - T.diagonal()[present].mean()).clamp_min(_tiny(T))
-    share = (10 * u - 3).clamp(0, 1)
-    return share * ((1 - rate) * torch.eye(classes).to(T) + rate / classes) + (1 - share) * T
-
-
-def _uniform_share(rows: Tensor) -> Tensor:
-    """Return the mean of the smaller half of all entries of a row but the largest, times the number of classes."""
-    classes = rows.shape[1]
-    return rows.sort(1).values[:, : (classes - 1) // 2].mean() * classes
 
 
 def class_prior(T: Tensor, given: Tensor, start: Tensor, steps: int = 10) -> Tensor:

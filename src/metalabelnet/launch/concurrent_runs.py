@@ -25,12 +25,14 @@ from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.engine import tf32_and_cudnn_benchmark
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch.process_pool import Job, Outcome
-from metalabelnet.train.loop import Progress, training_steps
 from metalabelnet.train.prepare import select_device
 from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.train_run import training_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+
+    from metalabelnet.train.result import Progress
 
 START_OFFSET_STEPS = 40  # between the first steps of two runs
 MAX_QUEUED_STEPS = 64  # steps of a run that the GPU has not finished

@@ -17,15 +17,16 @@ from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.launch import worker
 from metalabelnet.nets.external import user_code_errors
 from metalabelnet.train.folder_lock import RunBusyError
-from metalabelnet.train.loop import Progress, train
 from metalabelnet.train.prepare import read_data
 from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.train_run import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from metalabelnet.launch.worker import ProgressMessage
+    from metalabelnet.train.result import Progress
     from metalabelnet.train.settings import Run
 
 PROGRESS_TIMEOUT_SECONDS = 0.1  # how long to wait for a message before checking for a stop

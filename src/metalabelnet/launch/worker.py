@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
     from multiprocessing.synchronize import Event
 
-    from metalabelnet.train.loop import Progress
+    from metalabelnet.train.result import Progress
 
 ProgressMessage = tuple[int, "Progress | None"]  # number of the job, and its progress (None: it has ended)
 EXIT_DELAY_SECONDS = 1.0  # after a stopped run, so that its result reaches the parent process

@@ -21,7 +21,7 @@ from metalabelnet.methods.logistic import LogisticBoth, LogisticClean, LogisticG
 from metalabelnet.methods.meta_weight_net import MetaWeightNet
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.methods.metalabelnet_plus import MetaLabelNetPlus
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.methods.mlc import MLC
 from metalabelnet.methods.mlnt import MLNT
 from metalabelnet.methods.mslg import MSLG
@@ -32,6 +32,7 @@ from metalabelnet.methods.sop import SOP
 from metalabelnet.methods.sop_plus import SOPPlus
 from metalabelnet.methods.ssr import SSR
 from metalabelnet.methods.t_revision import TRevision
+from metalabelnet.methods.task import Task
 
 __all__ = ["LINEAR_METHODS", "METHODS", "LogisticMethod", "Method", "MethodTraits", "Recipe", "Task"]
 

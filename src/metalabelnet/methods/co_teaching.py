@@ -36,7 +36,7 @@ from metalabelnet.core.transition_matrix import class_prior, count_transitions, 
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
 from metalabelnet.methods.cross_fit import CrossFit
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 MIN_COUNTED_SAMPLES = 30  # with fewer, a counted rate has a standard error of up to 0.09; the estimate is better
 

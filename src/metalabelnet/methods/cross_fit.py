@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
     from metalabelnet.core.optimizers import SGD
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Stateful, Task
+    from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 class CrossFit:

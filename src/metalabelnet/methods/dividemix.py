@@ -73,7 +73,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.ensemble import Ensemble
 from metalabelnet.seeds import generator, stream_seed
 
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from metalabelnet.core.optimizers import SGD
     from metalabelnet.data.batches import Batch, Views
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def clean_probabilities(losses: Tensor) -> Tensor:

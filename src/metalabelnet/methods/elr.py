@@ -36,13 +36,14 @@ from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.one_hot import one_hot
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 MIN_PROBABILITY = 1e-4  # in the regularizer
 

@@ -52,7 +52,7 @@ from metalabelnet.data.batches import Views
 from metalabelnet.errors import InputError
 from metalabelnet.methods.elr import ELRSettings, early_learning_regularizer, targets_to_labels, update_targets
 from metalabelnet.methods.joint_optimization import soft_label_cross_entropy
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from metalabelnet.core.optimizers import SGD
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def mix(x: Tensor, views: Views) -> Tensor:

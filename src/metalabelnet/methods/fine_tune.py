@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Task
+    from metalabelnet.methods.task import Task
 
 
 class FineTune(Method):

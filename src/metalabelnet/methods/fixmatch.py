@@ -27,12 +27,13 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods.cross_fit import CrossFit
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.noise import read_matrix
 from metalabelnet.run_options import CIFAR10_SCHEDULE
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 TRANSITION_SOURCES = ("anchor", "counted", "estimated")
 MATRIX_SUFFIXES = (".npy", ".csv", ".txt")
@@ -59,6 +60,15 @@ def forward_cross_entropy(logits: Tensor, labels: Tensor, T: Tensor) -> Tensor:
     """
     log_T = T.to(logits).clamp_min(torch.finfo(logits.dtype).tiny).log()
     return -(functional.log_softmax(logits, dim=1) + log_T.T[labels]).logsumexp(1)
+
+
+def stored_transitions(estimates: dict[str, Any], task: Task) -> Tensor:
+    """Return T from the estimates in a checkpoint. Raise InputError if it has another shape or type."""
+    classes = len(task.train.classes)
+    check_keys(estimates, ("T",), "estimates")
+    check_tensor(estimates["T"], (classes, classes), task.dtype, "estimates.T")
+    T: Tensor = estimates["T"]
+    return T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +202,7 @@ class Forward(Method):
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Restore a checkpoint of either stage."""
         if "estimates" in state:
-            classes = len(self.task.train.classes)
-            check_keys(state["estimates"], ("T",), "estimates")
-            check_tensor(state["estimates"]["T"], (classes, classes), self.task.dtype, "estimates.T")
-            self._start_second_stage(state["estimates"]["T"])
+            self._start_second_stage(stored_transitions(state["estimates"], self.task))
         super().load_state_dict(state)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:

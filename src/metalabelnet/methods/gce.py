@@ -27,12 +27,13 @@ from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.run_options import CIFAR10_SCHEDULE
 
 if TYPE_CHECKING:
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:

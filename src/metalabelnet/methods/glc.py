@@ -34,17 +34,17 @@ from metalabelnet.core.algorithm import apply_gradients
 from metalabelnet.core.forward_pass import trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
-from metalabelnet.core.state_check import check_keys, check_tensor
 from metalabelnet.core.tensor_state import Estimates
 from metalabelnet.data.disk_tensor import chunks
-from metalabelnet.methods.forward import forward_cross_entropy
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.forward import forward_cross_entropy, stored_transitions
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def gold_transitions(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -135,10 +135,7 @@ class GLC(Method):
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Restore a checkpoint of either stage."""
         if "estimates" in state:
-            classes = len(self.task.train.classes)
-            check_keys(state["estimates"], ("T",), "estimates")
-            check_tensor(state["estimates"]["T"], (classes, classes), self.task.dtype, "estimates.T")
-            self._start_second_stage(state["estimates"]["T"])
+            self._start_second_stage(stored_transitions(state["estimates"], self.task))
         super().load_state_dict(state)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -45,11 +45,12 @@ from metalabelnet.core.soft_label_table import SoftLabelTable
 from metalabelnet.core.state_check import check_int
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 ONE_HOT_LOGIT = 1e3  # label logits this far apart have a softmax of exactly 0 and 1, in float64 too
 

@@ -32,16 +32,17 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.forward_ad_cache import ForwardADCache
-from metalabelnet.core.forward_pass import Theta, forward, trainable_parameters
+from metalabelnet.core.forward_pass import trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.look_ahead import batch_meta_gradient
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.task import Task
 
 
 def sample_weights(meta_gradient: Tensor) -> Tensor:
@@ -97,30 +98,19 @@ class L2RW(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """Weight the samples of the batch, then take one step on their weighted loss."""
-        net, s = self.net, self.settings
-        theta, cache = trainable_parameters(net), ForwardADCache()
+        theta = trainable_parameters(self.net)
         epsilon = torch.zeros(len(batch.x), dtype=batch.x.dtype, device=batch.x.device, requires_grad=True)
-
-        def logits_at(weights: Theta, *, first: bool = False) -> Tensor:
-            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, cache=cache)
-
-        def l_meta(weights: Theta) -> Tensor:
-            seed, statistics = batch.seed + 1, s.clean_updates_statistics
-            return cross_entropy(
-                forward(net, batch.clean_x, weights, seed=seed, update_statistics=statistics), batch.clean_y
-            ).mean()
-
-        logits = logits_at(theta, first=True)
-        (by_epsilon,) = self.meta_gradient(
-            theta=theta,
+        logits, (by_epsilon,) = batch_meta_gradient(
+            self.meta_gradient,
+            self.net,
+            theta,
+            batch,
             phi=[epsilon],
-            logits=logits,
-            logits_at=logits_at,
             training_loss=lambda z: weighted_loss(z, batch.given, epsilon),
-            meta_loss=l_meta,
             inner_step=1.0,
+            clean_updates_statistics=self.settings.clean_updates_statistics,
         )
         targets = (batch.given, sample_weights(by_epsilon))
-        loss = self.recipe_loss(net, theta, weighted_loss, batch.views, targets, batch.seed, logits=logits)
+        loss = self.recipe_loss(self.net, theta, weighted_loss, batch.views, targets, batch.seed, logits=logits)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()

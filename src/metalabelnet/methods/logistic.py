@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metalabelnet.data.batches import Batch
-    from metalabelnet.methods.method import Task
+    from metalabelnet.methods.task import Task
 
     Array = NDArray[np.float64]
 

@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.forward_ad_cache import ForwardADCache
-from metalabelnet.core.forward_pass import Theta, forward, trainable_parameters
+from metalabelnet.core.forward_pass import trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.weight_net import WeightNet
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.look_ahead import batch_meta_gradient
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weight_of: Callable[[Tensor], Tensor]) -> Tensor:
@@ -115,33 +116,24 @@ class MetaWeightNet(Method):
 
     def step(self, batch: Batch) -> Tensor:
         """Look ahead, update the weight net, then the classifier."""
-        net, v, s = self.net, self.weight_net, self.settings
-        theta, theta_v, cache = trainable_parameters(net), list(v.parameters()), ForwardADCache()
-
-        def logits_at(weights: Theta, *, first: bool = False) -> Tensor:
-            return forward(net, batch.x, weights, seed=batch.seed, update_statistics=first, cache=cache)
+        v, theta = self.weight_net, trainable_parameters(self.net)
+        theta_v = list(v.parameters())
 
         def l_train(logits: Tensor, given: Tensor) -> Tensor:
             return weighted_loss(logits, given, v).mean()
 
-        def l_meta(weights: Theta) -> Tensor:
-            seed, statistics = batch.seed + 1, s.clean_updates_statistics
-            return cross_entropy(
-                forward(net, batch.clean_x, weights, seed=seed, update_statistics=statistics), batch.clean_y
-            ).mean()
-
-        logits = logits_at(theta, first=True)
-        gradient_v = self.meta_gradient(
-            theta=theta,
+        logits, gradient_v = batch_meta_gradient(
+            self.meta_gradient,
+            self.net,
+            theta,
+            batch,
             phi=theta_v,
-            logits=logits,
-            logits_at=logits_at,
             training_loss=lambda z: l_train(z, batch.given),
-            meta_loss=l_meta,
             inner_step=self.sgd.lr,
+            clean_updates_statistics=self.settings.clean_updates_statistics,
         )
         apply_gradients(self.adam, theta_v, gradient_v)
-        loss = self.recipe_loss(net, theta, l_train, batch.views, (batch.given,), batch.seed, logits=logits)
+        loss = self.recipe_loss(self.net, theta, l_train, batch.views, (batch.given,), batch.seed, logits=logits)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 

@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.rows import Rows
-    from metalabelnet.methods.method import Stateful, Task
+    from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics and for the head refit

@@ -1,4 +1,4 @@
-"""The interface of a method: what it receives (`Task`), what it declares (`MethodTraits`), its hooks.
+"""The interface of a method: what it declares (`MethodTraits`) and its hooks. What it receives is in `task`.
 
 To add a method, write a file in this folder with a subclass of `Method`, and add it to the table in `__init__.py`.
 The training loop calls the hooks in this order:
@@ -22,7 +22,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.algorithm import apply_gradients
@@ -36,45 +35,14 @@ from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.nets.ema import EMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from metalabelnet.core.algorithm import SoftLoss
     from metalabelnet.core.forward_pass import Theta
     from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch, Views
-    from metalabelnet.data.rows import Rows
-    from metalabelnet.methods.recipe import LossFunction, Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The data and the settings of a run that a method receives.
-
-    Attributes
-    ----------
-    make_net : callable
-        ``make_net(k)`` returns the k-th network of the run, newly initialized, on the device of the data.
-    train : Rows
-        The training rows with their given labels; −1 marks a row without one.
-    clean : Rows
-        The clean set, without the rows that are held out for validation.
-    recipe : Recipe
-        How the networks are trained: length, optimizer, EMA, augmentation losses, selection.
-    dtype : torch.dtype
-        Data type of the networks and their inputs.
-    seed : int
-        Seed of the run. Draw random numbers from ``seeds.generator(seed, "name of the stream", ...)`` only.
-    head : str or None
-        Name of the classifier's last layer; None to detect it.
-    """
-
-    make_net: Callable[[int], nn.Module]
-    train: Rows
-    clean: Rows
-    recipe: Recipe
-    dtype: torch.dtype
-    seed: int
-    head: str | None = None
+    from metalabelnet.methods.recipe import LossFunction
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.head import collect_features, features_and_logits, find_head
 from metalabelnet.seeds import generator
 
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

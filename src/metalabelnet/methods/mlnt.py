@@ -56,7 +56,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator
 
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def consistency_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:

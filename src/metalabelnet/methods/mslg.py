@@ -39,7 +39,7 @@ import torch
 
 from metalabelnet.core.algorithm import Iteration, Phase2Settings, SoftLabelSource
 from metalabelnet.core.soft_label_table import SoftLabelTable
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.run_options import CIFAR10_SCHEDULE
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,13 +43,14 @@ from metalabelnet.core.losses import classification_loss, cross_entropy, entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.soft_label_table import SoftLabelTable
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 
 def pencil_loss(logits: Tensor, label_logits: Tensor, given: Tensor, *, a: float, b: float) -> Tensor:

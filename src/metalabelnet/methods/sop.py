@@ -42,7 +42,7 @@ from metalabelnet.core.forward_pass import Theta, forward, trainable_parameters
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.one_hot import one_hot
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 MIN_PROBABILITY = 1e-4  # ε, before normalization, as in the authors' code
 INITIAL_SCALE = 1e-8  # standard deviation of the initial u and v

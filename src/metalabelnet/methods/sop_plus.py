@@ -30,7 +30,7 @@ import torch
 from metalabelnet.core.forward_pass import Theta, forward
 from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.methods.joint_optimization import prior_loss
-from metalabelnet.methods.method import MethodTraits, Task
+from metalabelnet.methods.method import MethodTraits
 from metalabelnet.methods.mlnt import consistency_loss
 from metalabelnet.methods.sop import SOP, SOPSettings
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.methods.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

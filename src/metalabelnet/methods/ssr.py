@@ -59,7 +59,7 @@ from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED, check_labels
 from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.errors import InputError
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.head import collect_features, features_and_logits, find_head
 from metalabelnet.seeds import generator, stream_seed
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 HIDDEN_UNITS, PROJECTION_SIZE = 256, 128  # of the heads, as in the authors' code
 

@@ -49,13 +49,14 @@ from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.core.transition_matrix import transitions_from_anchors
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
-from metalabelnet.methods.method import Method, MethodTraits, Task
+from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.run_options import CIFAR10_SCHEDULE
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
+    from metalabelnet.methods.task import Task
 
 PUBLISHED_REVISION_EPOCHS = 200
 HELD_OUT_SHARE = 0.1  # of the labeled rows

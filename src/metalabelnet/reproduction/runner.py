@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from metalabelnet.reproduction.experiments import RunSpec
     from metalabelnet.reproduction.resources import Resources
     from metalabelnet.reproduction.results import ResultLine
-    from metalabelnet.train.loop import Progress
+    from metalabelnet.train.result import Progress
 
 HEARTBEAT_SECONDS = 30.0  # between two messages about runs in progress
 

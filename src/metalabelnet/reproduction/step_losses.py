@@ -17,9 +17,10 @@ from metalabelnet.core.losses import classification_loss, cross_entropy, scale_f
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.methods.metalabelnet import MetaLabelNet
-from metalabelnet.train.loop import Progress, TrainingLoop, train
+from metalabelnet.train.loop import TrainingLoop
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.train_run import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.train.result import Progress
     from metalabelnet.train.settings import Run
 
 PHASE2_EPOCHS = 2  # before the iteration

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metalabelnet.errors import DivergenceError, RunStopped
-    from metalabelnet.train.loop import Progress, Result, train
+    from metalabelnet.train.result import Progress, Result
     from metalabelnet.train.run_folder import RunFolder
     from metalabelnet.train.settings import Run, make_run
+    from metalabelnet.train.train_run import train
 
 __all__ = ["DivergenceError", "Progress", "Result", "Run", "RunFolder", "RunStopped", "make_run", "train"]
 
 _MODULES = {
     **dict.fromkeys(("DivergenceError", "RunStopped"), "metalabelnet.errors"),
-    **dict.fromkeys(("Progress", "Result", "train"), "metalabelnet.train.loop"),
+    **dict.fromkeys(("Progress", "Result"), "metalabelnet.train.result"),
     **dict.fromkeys(("Run", "make_run"), "metalabelnet.train.settings"),
     "RunFolder": "metalabelnet.train.run_folder",
+    "train": "metalabelnet.train.train_run",
 }
 
 

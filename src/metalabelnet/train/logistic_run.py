@@ -20,7 +20,7 @@ from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
 from metalabelnet.methods import LogisticMethod
 from metalabelnet.train.build_method import build_method
-from metalabelnet.train.loop import Progress, Result
+from metalabelnet.train.result import Progress, Result
 from metalabelnet.train.summary import summarize
 
 if TYPE_CHECKING:

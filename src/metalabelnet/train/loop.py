@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
 from metalabelnet.core.state_check import check_float, check_int, check_keys, check_same_form, check_tensor
 from metalabelnet.core.top_classes import (
@@ -22,7 +20,7 @@ from metalabelnet.core.top_classes import (
     top_probabilities,
 )
 from metalabelnet.data.batches import Batches
-from metalabelnet.engine import Engine, tf32_and_cudnn_benchmark, wait_for_device, without_cudnn_benchmark
+from metalabelnet.engine import Engine, wait_for_device, without_cudnn_benchmark
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.labels.correction import correct_labels
 from metalabelnet.labels.label_table import LabelTable
@@ -36,44 +34,20 @@ from metalabelnet.labels.snapshots import (
     predict_chunks,
     snapshot_predictions,
 )
-from metalabelnet.methods import LogisticMethod
 from metalabelnet.train import checkpoint, json_files
-from metalabelnet.train.build_method import build_method, find_method_class
-from metalabelnet.train.data_digest import compute_data_digest
-from metalabelnet.train.prepare import prepare
-from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.build_method import build_method
+from metalabelnet.train.result import Progress, Result
 from metalabelnet.train.summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from torch import Tensor, nn
+
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.problem import Problem
-    from metalabelnet.data.read_cache import ReadCache
-    from metalabelnet.methods import Method
-    from metalabelnet.train.logistic_run import LogisticRun
+    from metalabelnet.train.run_folder import RunFolder
     from metalabelnet.train.settings import Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Progress of a run.
-
-    Attributes
-    ----------
-    epoch, epochs : int
-        Completed epochs, and the total.
-    step, steps : int
-        Completed steps of the current epoch, and the total.
-    metrics : dict or None
-        Metrics of the epoch that has just ended, if one has.
-    """
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    metrics: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,172 +63,6 @@ class EpochOutputs:
     test: Tensor | None
     soft_labels: ClassTable | None
     snapshot: SnapshotPredictions | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The result of a run.
-
-    Attributes
-    ----------
-    summary : dict
-        Content of summary.json.
-    history : list of dict
-        Metrics of each epoch.
-    method : Method
-        The trained method, with the weights of the selected epoch.
-    labels : LabelTable
-        Corrected labels of the training samples.
-    """
-
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
-    method: Method
-    labels: LabelTable
-
-    @property
-    def model(self) -> nn.Module:
-        """The trained classifier in eval mode, from inputs to logits. uint8 images must be scaled to [−1, 1]."""
-        model = self.method.classifier().eval()
-        trainable = {name: weight.requires_grad for name, weight in self.method.net.named_parameters()}
-        for name, weight in model.named_parameters():  # EMA weights are frozen, but users may train the model further
-            own_name = next((own for own in trainable if name == own or name.endswith(f".{own}")), None)
-            weight.requires_grad_(weight.requires_grad if own_name is None else trainable[own_name])
-        return model
-
-
-def training_steps(
-    run: Run,
-    *,
-    folder: Path | str | None = None,
-    resume: bool = False,
-    net: nn.Module | None = None,
-    problem: Problem | None = None,
-    read_cache: ReadCache | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
-    checkpoint_seconds: float = 10.0,
-    concurrent_runs: int = 1,
-) -> Generator[None, None, Result]:
-    """Train a run as a generator that yields after every step and returns the `Result`.
-
-    The caller can interleave several runs. `concurrent_runs` is the number of runs that share the device, this one
-    included. The other parameters are those of `train`.
-    """
-    files = None if folder is None else RunFolder(Path(folder))
-    if files is not None:
-        files.check(run, resume=resume)
-        if files.finished:
-            raise InputError(
-                f"{files.path} is already finished: its result is in summary.json, labels.csv and model.safetensors"
-            )
-    problem = prepare(run, read_cache=read_cache, stop=stop) if problem is None else problem
-    data_digest = "" if files is None else compute_data_digest(run, problem)
-    if files is not None:
-        files.check_data(data_digest)
-    loop: TrainingLoop | LogisticRun
-    if issubclass(find_method_class(run, problem, net), LogisticMethod):
-        from metalabelnet.train.logistic_run import LogisticRun  # it returns this module's `Result`
-
-        loop = LogisticRun(run, problem, files)
-    else:
-        loop = TrainingLoop(run, problem, net, files, concurrent_runs)
-    with nullcontext() if files is None else files.lock():
-        if files is not None:
-            facts = {
-                "data_digest": data_digest,
-                "classes": problem.train.classes,
-                "shape": problem.shape,
-                "bytes": problem.train.x.dtype == torch.uint8,
-                "own_net": None if net is None else f"{type(net).__module__}.{type(net).__qualname__}",
-            }
-            files.create(run, encoder_config=problem.encoder_config, device=problem.train.x.device, **facts)
-        loop.restore()
-        return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
-
-
-def run_to_completion(steps: Generator[None, None, Result]) -> Result:
-    """Run all steps of `training_steps` and return the result."""
-    with tf32_and_cudnn_benchmark():
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-
-
-def train(
-    run: Run,
-    *,
-    folder: Path | str | None = None,
-    resume: bool = False,
-    net: nn.Module | None = None,
-    problem: Problem | None = None,
-    read_cache: ReadCache | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
-    checkpoint_seconds: float = 10.0,
-) -> Result:
-    """Train a run.
-
-    Parameters
-    ----------
-    run : Run
-        The settings; see `make_run`.
-    folder : Path or str, optional
-        Run folder to write. Without it nothing is written.
-    resume : bool, default False
-        Continue from the checkpoint in the folder. The result has the same bytes as without the interruption.
-    net : nn.Module, optional
-        Classifier to use instead of the network in the settings. It is trained in place.
-    problem : Problem, optional
-        Prepared rows, to share them between runs. Default: `run` is prepared.
-    read_cache : ReadCache, optional
-        Data that was read already, to share it between runs.
-    on_progress : callable, optional
-        Called with `Progress` when an epoch begins, after every step, and when the epoch has ended.
-    stop : callable, optional
-        Checked after every step. If it returns True, the run saves a checkpoint and raises `RunStopped`. It is also
-        checked while the network for feature-dependent noise is trained, which saves no checkpoint.
-    checkpoint_seconds : float, default 10
-        Time between checkpoints.
-
-    Returns
-    -------
-    Result
-        Summary, metrics, trained method and corrected labels.
-
-    Raises
-    ------
-    InputError
-        If the data, the settings or the folder cannot be used.
-    RunStopped
-        If `stop` returned True.
-    DivergenceError
-        If a loss or a weight is not finite.
-
-    Examples
-    --------
-    >>> from metalabelnet.train import make_run, train
-    >>> run = make_run("digits", method="cross-entropy", noise="uniform:0.2", epochs=1, limit=200, device="cpu")
-    >>> result = train(run)
-    >>> len(result.labels.rows), sorted(result.history[0])[:3]
-    (200, ['candidate', 'clean_accuracy', 'clean_loss'])
-    """
-    return run_to_completion(
-        training_steps(
-            run,
-            folder=folder,
-            resume=resume,
-            net=net,
-            problem=problem,
-            read_cache=read_cache,
-            on_progress=on_progress,
-            stop=stop,
-            checkpoint_seconds=checkpoint_seconds,
-        )
-    )
 
 
 _STATE_KEYS = ("method", "epoch", "step", "losses", "history", "best", "soft_labels", "snapshots", "seconds")

@@ -21,28 +21,25 @@ seconds to import; it is imported in the functions that need it, so that `review
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import json
 import math
 import os
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files, write_chunks_atomically
+from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files
 from metalabelnet.errors import InputError
-from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.run_options import RunOptions
 from metalabelnet.train import json_files
+from metalabelnet.train.digested_folder import DigestedFolder
 from metalabelnet.train.folder_checks import all_settings, check_outside_data
 from metalabelnet.train.folder_lock import check_no_link, lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy.typing as npt
     import torch
     from torch import Tensor
 
@@ -56,11 +53,10 @@ FILES = frozenset(
         *("confusion.json", "encoder.json", "digests.json"),
     )
 )
-DIGEST_CHUNK_BYTES = 1 << 20
 CHECKPOINT_FILES = frozenset(("state.pt", "previous.pt", "lock"))
 
 
-class RunFolder:
+class RunFolder(DigestedFolder):
     """Read and write the files of one run.
 
     Parameters
@@ -84,14 +80,8 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.checkpoint = path / "checkpoint" / "state.pt"
-        self._written: dict[str, str] = {}  # digests of the files that this object has written
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run is finished."""
-        return (self.path / "summary.json").exists()
 
     def check(self, run: Run, *, resume: bool) -> None:
         """Raise InputError if the run cannot be trained in this folder. Nothing is written.
@@ -247,61 +237,6 @@ class RunFolder:
         file = self.path / "run.json"
         return InputError(f"{file} was written by another version ({reason}): train again, or use that version")
 
-    def open(self, name: str) -> BinaryIO:
-        """Open a file of the run for reading.
-
-        Raises
-        ------
-        InputError
-            If it is not a regular file, or differs from what the finished run wrote.
-        FileNotFoundError
-            If the run has no such file.
-        """
-        path = self.path / name
-        check_no_link(path)
-        file = open_regular_file(path)
-        try:
-            self._check_digest(name, file)
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _check_digest(self, name: str, file: BinaryIO) -> None:
-        """Raise InputError if an open file is not what the finished run wrote."""
-        expected = self._digests().get(name)
-        if expected is None:
-            return
-        digest = hashlib.sha256()
-        while chunk := file.read(DIGEST_CHUNK_BYTES):
-            digest.update(chunk)
-        file.seek(0)
-        if digest.hexdigest() != expected:
-            raise InputError(
-                f"{self.path / name} has changed since the run wrote it: restore it from a copy of the run folder, or "
-                f"delete {self.path / 'digests.json'} to use it as it is"
-            )
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file of the run. The errors are those of `open`."""
-        with self.open(name) as file:
-            return file.read()
-
-    def has(self, name: str) -> bool:
-        """Return whether the folder has an entry of that name."""
-        return os.path.lexists(self.path / name)
-
-    def _digests(self) -> dict[str, str]:
-        """Return the digest of each file of a finished run; none where the user has deleted the file of digests."""
-        file = self.path / "digests.json"
-        if not (self.finished and self.has(file.name)):
-            return {}
-        check_no_link(file)
-        with open_regular_file(file) as opened:
-            digests = json_files.parse_object(file, opened.read(), {})
-        json_files.check_fields(file, digests, dict.fromkeys(digests, str))
-        return {**digests, **self._written}
-
     def metadata(self) -> dict[str, Any]:
         """Return the content of run.json."""
         file = self.path / "run.json"
@@ -389,33 +324,6 @@ class RunFolder:
 
         self._write_chunks("model.safetensors", (save({k: t.contiguous().cpu() for k, t in tensors.items()}),))
 
-    def write_array(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Write an .npy file."""
-        import numpy as np
-
-        array, header = np.ascontiguousarray(array), io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-        self._write_chunks(name, (header.getvalue(), array.data))
-
-    def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write an indented JSON file."""
-        self.write(name, to_json(content))
-
-    def write(self, name: str, text: str | Iterator[str]) -> None:
-        """Write a text file atomically: a text, or chunks of one that are made one at a time."""
-        self._write_chunks(name, (text.encode(),) if isinstance(text, str) else map(str.encode, text))
-
-    def _write_chunks(self, name: str, chunks: Iterable[bytes | memoryview], *, sync: bool = True) -> None:
-        digest = hashlib.sha256()
-
-        def digested() -> Iterator[bytes | memoryview]:
-            for chunk in chunks:
-                digest.update(chunk)
-                yield chunk
-
-        write_chunks_atomically(self.path / name, digested(), sync=sync)
-        self._written[name] = digest.hexdigest()
-
     def write_executed(self, executed: dict[str, Any]) -> None:
         """Add to run.json how steps were executed (see `Engine.executed`); fallbacks before a resume stay listed."""
         metadata = self.metadata()
@@ -425,14 +333,5 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write digests.json, then summary.json, with which the run is finished; then remove the checkpoint."""
-        text = to_json(summary)
-        digests = {**self._written, "summary.json": hashlib.sha256(text.encode()).hexdigest()}
-        digests.pop("digests.json", None)
-        self.write_json("digests.json", dict(sorted(digests.items())))
-        self.write("summary.json", text)
+        self._write_digests_and_summary(summary)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-
-
-def to_json(content: dict[str, Any]) -> str:
-    """Return the text of an indented JSON file."""
-    return json.dumps(content, indent=2) + "\n"
