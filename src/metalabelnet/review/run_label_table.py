@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metalabelnet.data import UNLABELED
 from metalabelnet.data.files.table_file import MAX_CELL_CHARACTERS
@@ -29,8 +31,7 @@ REQUIRED_COLUMNS = ("index", "id", "given", "label", "confidence", "suspect", "s
 DAMAGED_HINT = "copy the run folder again, or train again"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRow:
+class LabelRow(NamedTuple):
     """A row of the table with all its cells as text."""
 
     index: int
@@ -41,6 +42,29 @@ class LabelRow:
     suspect: int
     suspicion: float
     cells: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """The labels of a run by position in the data, in little memory: the table may have a million rows.
+
+    Attributes
+    ----------
+    is_trained : bytearray
+        Whether the table has the sample. If not, the other values mean nothing.
+    given, label : array of int
+        Given and corrected labels; −1: unlabeled.
+    confidence : array of float
+        Confidences of the corrected labels.
+    notes : tuple of str
+        Messages about rows that are left out.
+    """
+
+    is_trained: bytearray
+    given: array[int]
+    label: array[int]
+    confidence: array[float]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +86,36 @@ class RunLabelTable:
             if position >= 0 and not self._unknown_classes(row):
                 yield position, self._database_columns(row, class_probabilities)
 
-    def notes(self) -> tuple[str, ...]:
-        """Messages about rows that are left out.
+    def read_labels(self) -> RunLabels:
+        """The labels by position.
 
         Raises
         ------
         InputError
-            If the table is damaged, or belongs to other data.
+            If the table is damaged, has two rows for a sample, or belongs to other data.
         """
+        is_trained = bytearray(len(self.ids))
+        given, label = (array("l", [UNLABELED]) * len(self.ids) for _ in range(2))
+        confidence = array("d", [0.0]) * len(self.ids)
         count, missing, renamed = 0, list[str](), list[str]()
         for _, row in self._rows():
             count += 1
-            if self._position(row) < 0:
+            position = self._position(row)
+            if position < 0:
                 missing.append(row.id)
             elif unknown := self._unknown_classes(row):
                 renamed += unknown[:1]
+            elif is_trained[position]:
+                raise InputError(f"{self.file} has two rows for {row.id!r}: {DAMAGED_HINT}")
+            else:
+                is_trained[position] = 1
+                given[position], label[position] = self._class_numbers[row.given], self._class_numbers[row.label]
+                confidence[position] = row.confidence
+        notes = self._check_matches(count, missing, renamed)
+        return RunLabels(is_trained=is_trained, given=given, label=label, confidence=confidence, notes=notes)
+
+    def _check_matches(self, count: int, missing: list[str], renamed: list[str]) -> tuple[str, ...]:
+        """Messages about rows that are left out; raises InputError if the data is not that of the run."""
         if missing and (self.ids_are_row_numbers or 2 * len(missing) > count):
             raise InputError(
                 f"{self.file} has the sample {missing[0]!r}, which is not in {self.data}; pass --data PATH"
@@ -107,17 +146,17 @@ class RunLabelTable:
                 columns = next(reader, [])
                 if not {*REQUIRED_COLUMNS} <= {*columns}:
                     raise InputError(f"{self.file} is not a label table of this version; train again")
-                positions = [columns.index(name) for name in REQUIRED_COLUMNS]
+                width, required_cells = len(columns), itemgetter(*map(columns.index, REQUIRED_COLUMNS))
                 for cells in reader:
-                    if len(cells) != len(columns):
+                    if len(cells) != width:
                         raise self._damaged()
-                    yield columns, self._parse_row([cells[k] for k in positions], cells)
+                    yield columns, self._parse_row(required_cells(cells), cells)
         except FileNotFoundError:
             raise InputError(f"{self.file} is missing: {DAMAGED_HINT}") from None
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{self.file} cannot be read ({error}): {DAMAGED_HINT}") from error
 
-    def _parse_row(self, own: list[str], cells: list[str]) -> LabelRow:
+    def _parse_row(self, own: tuple[str, ...], cells: list[str]) -> LabelRow:
         index, name, given, label, confidence, suspect, suspicion = own
         try:
             row = LabelRow(
@@ -157,7 +196,8 @@ class RunLabelTable:
         return self._by_id.get(row.id, -1)
 
     def _unknown_classes(self, row: LabelRow) -> list[str]:
-        return [name for name in (row.given, row.label) if name not in self._class_numbers]
+        known = self._class_numbers
+        return [] if row.given in known and row.label in known else [row.given if row.given not in known else row.label]
 
     @cached_property
     def _by_id(self) -> dict[str, int]:

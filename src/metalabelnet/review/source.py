@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from metalabelnet.data.files.listing import class_names
 from metalabelnet.data.unlabeled import UNLABELED
 from metalabelnet.errors import InputError
 from metalabelnet.review.informativeness import DEFAULT_MEASURE
-from metalabelnet.review.run_label_table import DAMAGED_HINT, RunLabelTable
+from metalabelnet.review.run_label_table import RunLabels, RunLabelTable
 from metalabelnet.review.sample_display import SampleDisplay, display_rows
 from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
 from metalabelnet.seeds import generator, stream_seed
@@ -79,8 +80,6 @@ class ReviewSource:
         Arguments of `metalabelnet review` for this source.
     train_arguments : tuple of str
         Arguments of `metalabelnet train` for this data, as in the run or as given.
-    fingerprint : str
-        Changes when the samples must be imported again.
     marked_clean : frozenset of int
         Positions marked as clean in the data itself.
     annotations : sequence of (int, str, str)
@@ -89,6 +88,8 @@ class ReviewSource:
         Whether samples have no ids other than their row numbers.
     notes : tuple of str
         Messages for the user.
+    run_labels : RunLabels or None
+        Labels of the run.
     """
 
     data: str
@@ -101,11 +102,11 @@ class ReviewSource:
     clean_labels: Mapping[int, int]
     review_arguments: tuple[str, ...]
     train_arguments: tuple[str, ...]
-    fingerprint: str
     marked_clean: frozenset[int] = frozenset()
     annotations: Sequence[tuple[int, str, str]] = ()
     ids_are_row_numbers: bool = False
     notes: tuple[str, ...] = ()
+    run_labels: RunLabels | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -122,19 +123,34 @@ class ReviewSource:
         """A hash of the first samples."""
         return self.display.digest(count)
 
-    def samples(self) -> Iterator[SampleRow]:
-        """Yield all samples, with predictions for those the run was trained on."""
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash that changes when the samples must be imported again; with their content if ids are row numbers."""
+        digest = hashlib.sha256(json.dumps([DEFAULT_MEASURE, self.classes]).encode())
+        for name, label in zip(self.ids, self.given, strict=True):
+            digest.update(f"{name}\0{label}\0".encode())
+        if self.ids_are_row_numbers:
+            digest.update(self.digest(len(self)).encode())
+        if self.run is not None and (self.run / "labels.csv").is_file():
+            status = (self.run / "labels.csv").stat()
+            digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def sample_numbers(self) -> list[int]:
+        """The number that identifies each sample in the database: a hash of its id and how often the id came before."""
         numbers, seen = [], Counter[str]()
         for name in self.ids:
             numbers.append(stream_seed(0, "sample", name, seen[name]))
             seen[name] += 1
-        trained = bytearray(len(self.ids))  # the table may have a million rows, so they are not kept
+        return numbers
+
+    def samples(self) -> Iterator[SampleRow]:
+        """Yield all samples, with predictions for those the run was trained on."""
+        numbers = self.sample_numbers()
         for position, columns in () if self.run is None else _label_table(self):
-            if trained[position]:
-                raise InputError(f"{self.run}/labels.csv has two rows for {self.ids[position]!r}: {DAMAGED_HINT}")
-            trained[position] = 1
             yield SampleRow(n=numbers[position], position=position, id=self.ids[position], **columns)
-        for position in (position for position, done in enumerate(trained) if not done):
+        is_trained = bytes(len(self)) if self.run_labels is None else self.run_labels.is_trained
+        for position in (position for position, done in enumerate(is_trained) if not done):
             yield SampleRow(
                 n=numbers[position],
                 position=position,
@@ -215,7 +231,9 @@ def _from_run(folder: Path, moved: Mapping[str, str], on_samples: ProgressCallba
     else:
         source = _from_arrays(run.data, folder, files.run(**changes))
     arguments = (str(folder), *(word for name, new_path in moved.items() for word in (f"--{name}", new_path)))
-    return dataclasses.replace(source, review_arguments=arguments, notes=(*source.notes, *_label_table(source).notes()))
+    run_labels = _label_table(source).read_labels()
+    notes = (*source.notes, *run_labels.notes)
+    return dataclasses.replace(source, review_arguments=arguments, run_labels=run_labels, notes=notes)
 
 
 def _label_table(source: ReviewSource) -> RunLabelTable:
@@ -261,7 +279,6 @@ def _from_files(
         clean_labels=in_data,
         review_arguments=(path, *_read_arguments(read_options)),
         train_arguments=(*_read_arguments(read_options), *_run_arguments(run)),
-        fingerprint=_fingerprint(folder, classes, rows.ids, rows.labels, display if ids_are_row_numbers else None),
         marked_clean=frozenset(k for k, is_clean in enumerate(rows.is_clean) if is_clean)
         - {one.position for one in unknown_class},
         annotations=() if rows.annotations is None else rows.annotations.entries(),
@@ -335,7 +352,6 @@ def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSourc
         clean_labels=clean_labels,
         review_arguments=(name,),
         train_arguments=_run_arguments(run),
-        fingerprint=_fingerprint(folder, data.classes, train.ids, train.given.tolist(), display),
         annotations=() if train.annotations is None else train.annotations.entries(train.classes),
         ids_are_row_numbers=True,
         notes=(f"{separate} clean samples that {name} contains separately are not listed: training uses them anyway",)
@@ -360,22 +376,3 @@ def _run_arguments(run: RunOptions | None) -> tuple[str, ...]:
     defaults = {f.name: f.default for f in dataclasses.fields(RunOptions)}
     values = [] if run is None else [(name.replace("_", "-"), getattr(run, name), defaults[name]) for name in names]
     return tuple(word for name, value, default in values if value != default for word in (f"--{name}", str(value)))
-
-
-def _fingerprint(
-    folder: Path | None,
-    classes: Sequence[str],
-    ids: Sequence[str],
-    labels: Sequence[Any],
-    display: SampleDisplay | None,
-) -> str:
-    """A hash that changes when the samples must be imported again; with their content if ids are row numbers."""
-    digest = hashlib.sha256(json.dumps([DEFAULT_MEASURE, classes]).encode())
-    for name, label in zip(ids, labels, strict=True):
-        digest.update(f"{name}\0{label}\0".encode())
-    if display is not None:
-        digest.update(display.digest(len(ids)).encode())
-    if folder is not None and (folder / "labels.csv").is_file():
-        status = (folder / "labels.csv").stat()
-        digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
-    return digest.hexdigest()

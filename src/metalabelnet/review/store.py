@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from metalabelnet.review.source import ReviewSource, SampleRow
 
+    CurrentVerdicts = dict[int, tuple[str, int | None]]  # kind and label by the number of the sample
+
 VERSION = "1"
 LOCK_TIMEOUT_SECONDS = 30.0
 _ADVICE = {  # by SQLite's primary result code; any other error means damage
@@ -192,8 +194,7 @@ class ReviewStore:
 
         `report` is called with a description, the number of samples done, and their total.
         """
-        layout = hashlib.sha256(repr((_SAMPLES, _STRATUM_SIZES, _INDEXES)).encode()).hexdigest()
-        fingerprint = f"{source.fingerprint} {layout}"
+        fingerprint = _database_fingerprint(source)
         if self.get("source", "") == fingerprint:
             self._check_values(self.connection(), source)
             self._imported = fingerprint
@@ -224,12 +225,33 @@ class ReviewStore:
         self._imported = fingerprint
         self.connection().execute("PRAGMA cache_size = -8192")
 
+    def current_verdicts(self, source: ReviewSource) -> CurrentVerdicts:
+        """The current verdicts, checked and renumbered as by `import_samples`, but nothing is imported or changed."""
+        db = self.connection()
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            if db.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is None:
+                return {}
+            if self.get("source", "") != _database_fingerprint(source):
+                self._check_rows(db, source)
+                self._renumber_classes(db, source.classes)
+            self._check_verdicts(db, source)
+            return {n: (kind, label) for n, kind, label in db.execute("SELECT n, kind, label FROM current_verdicts")}
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
     def _check_values(self, db: sqlite3.Connection, source: ReviewSource) -> None:
         """Raise ReviewDatabaseError if a value is out of range: the file may come from somebody else."""
         bounds = {"last_class": len(source.classes) - 1, "last_position": len(source) - 1}
         count, invalid = db.execute(f"SELECT count(*), total({_INVALID_SAMPLE}) FROM samples", bounds).fetchone()  # noqa: S608
         if count != len(source) or invalid:
             raise ReviewDatabaseError(self.path, f"{int(invalid) or abs(count - len(source))} samples are invalid")
+        self._check_verdicts(db, source)
+
+    def _check_verdicts(self, db: sqlite3.Connection, source: ReviewSource) -> None:
+        """Raise ReviewDatabaseError if a verdict has a value out of range."""
+        bounds = {"last_class": len(source.classes) - 1}
         for table, condition in _INVALID_VERDICTS.items():
             if db.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", bounds).fetchone() is not None:  # noqa: S608
                 raise ReviewDatabaseError(self.path, "a verdict is invalid")
@@ -310,6 +332,12 @@ _COLUMNS = (
     *("n", "position", "id", "split", "given", "label", "confidence", "suspect", "suspicion"),
     *("informativeness", "stratum", "clean_label", "probabilities"),
 )
+
+
+def _database_fingerprint(source: ReviewSource) -> str:
+    """A hash of the samples and of the layout of their tables."""
+    layout = hashlib.sha256(repr((_SAMPLES, _STRATUM_SIZES, _INDEXES)).encode()).hexdigest()
+    return f"{source.fingerprint} {layout}"
 
 
 def _with_progress(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from metalabelnet.review.store import ReviewStore, database_errors
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 
 def review(args: argparse.Namespace) -> None:
@@ -32,12 +34,19 @@ def review(args: argparse.Namespace) -> None:
             args.source, read_options, data=args.data, clean=args.clean, on_samples=display.samples
         )
     path = args.db or review_source.database
+    if args.export == "labels":
+        _export(args, _corrected_labels(path, review_source), console)
+        return
     with database_errors(path):
         store = ReviewStore(path)
         with console.progress() as display:
             store.import_samples(review_source, display.samples)
         if args.export is not None:
-            _export(args, review_source, store, console)
+            options = {"drawn": args.drawn} if args.export == "clean" else {}
+            if args.export == "clean":
+                for note in review_source.notes:
+                    console.log(note)
+            _export(args, exports.EXPORTS[args.export](store, review_source, **options), console)
             return
     _serve(args, review_source, store, console)
 
@@ -77,14 +86,18 @@ def _serve(args: argparse.Namespace, review_source: source.ReviewSource, store: 
         redirect.remove()
 
 
-def _export(args: argparse.Namespace, review_source: source.ReviewSource, store: ReviewStore, console: Console) -> None:
-    """Write the requested table as CSV."""
-    options = {"drawn": args.drawn} if args.export == "clean" else {}
-    rows = exports.EXPORTS[args.export](store, review_source, **options)
+def _corrected_labels(path: Path, review_source: source.ReviewSource) -> exports.ExportRows:
+    """Return the rows of the corrected labels, with the verdicts in the database if there is one."""
+    verdicts = {}
+    if os.path.lexists(path):
+        with database_errors(path):
+            verdicts = ReviewStore(path).current_verdicts(review_source)
+    return exports.corrected_labels_without_import(verdicts, review_source)
+
+
+def _export(args: argparse.Namespace, rows: exports.ExportRows, console: Console) -> None:
+    """Write a table as CSV."""
     lines = list(exports.csv_lines(rows, spreadsheet_safe=args.spreadsheet_safe))
-    if args.export == "clean":
-        for note in review_source.notes:
-            console.log(note)
     if args.output is None:
         out = stdout_for_data()
         out.writelines(lines)
