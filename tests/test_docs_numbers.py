@@ -196,3 +196,16 @@ def test_reading_of_packed_images() -> None:
     assert len(rows) == len(stored) == 5
     for name, number in rows:
         assert number == f"{float(f'{stored[name]:.2g}'):,.0f}"
+
+
+def test_time_and_memory_by_number_of_classes() -> None:
+    page = " ".join((ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8").split())
+    lines = (ROOT / "results" / "streaming" / "many_classes.jsonl").read_text().splitlines()
+    few, many = map(json.loads, lines)
+    assert (few["classes"], many["classes"]) == (10, 1000)
+    time, memory = (many[key] / few[key] for key in ("cpu_seconds", "peak_mib"))
+    assert (
+        f"{few['cpu_seconds']:.1f} s of CPU time and {few['peak_mib']:.0f} MiB with 10 classes, "
+        f"{many['cpu_seconds']:.1f} s and {many['peak_mib']:.0f} MiB with 1,000, "
+        f"so {time:.1f} times the time and {memory:.1f} times the memory"
+    ) in page

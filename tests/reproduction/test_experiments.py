@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from metalabelnet.data.problem import Problem
+from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import beyond
@@ -12,6 +15,8 @@ from metalabelnet.reproduction.paper_numbers import CELLS
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import spec_key
 from metalabelnet.reproduction.selection import Selection, check_selection, run_specs
+from metalabelnet.train.loop import training_steps
+from metalabelnet.train.settings import make_run
 from sample_results import run_spec
 
 COUNTS = {
@@ -192,3 +197,21 @@ def test_only_table_runs_have_a_paper_number() -> None:
     assert str(run_spec("cifar10-table").paper) == "78.42 ± 0.36"
     assert run_spec("ablation-beta", point="0.01").paper is None
     assert {e.cell for e in run_specs("cifar10-table", Selection())} == set(CELLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "side"), [("clothing1m-table", 64), ("webvision-table", 96)])
+@pytest.mark.usefixtures("torchvision")
+def test_networks_of_the_photo_tables_take_a_step(name: str, side: int) -> None:
+    """ResNet-50 and Inception-ResNet-v2 in phase 2 of metalabelnet, on images smaller than those of the paper."""
+    fields = run_specs(name, Selection(seeds=1))[0].fields
+    run = make_run("digits", recipe="paper", net=fields["net"], method="metalabelnet", warmup=0, epochs=1, device="cpu")
+    x = torch.randint(0, 256, (4, 3, side, side), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    y = torch.arange(4) % 2
+    rows = make_rows(x, y, true=y, classes=("a", "b"), what="random images")
+    problem = Problem(train=rows, clean=rows, validation=rows, test=rows, noise_rate=0.0, holds_out=False)
+    done: list[int] = []
+    steps = training_steps(run, problem=problem, on_progress=lambda progress: done.append(progress.step))
+    next(steps)
+    steps.close()
+    assert done == [0, 1]
