@@ -60,9 +60,8 @@ def test_table_on_a_stand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_tables_on_stand_ins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("clothing1m-table", "clothing1m-clean-size", "clothing1m-unlabeled", "food101n-table", "webvision-table")
     check_stand_ins(names, tmp_path, capsys)
-    assert (
-        len(Results(tmp_path / "results").lines) == 19
-    )  # of 22: the three smallest clean sets are equal in small, the largest is the table's
+    # Of 22 runs, the three smallest clean sets are equal in small, and the largest is that of the table.
+    assert len(Results(tmp_path / "results").lines) == 19
 
 
 def check_stand_ins(names: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
