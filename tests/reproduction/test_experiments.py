@@ -15,8 +15,8 @@ from metalabelnet.reproduction.paper_numbers import CELLS
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import spec_key
 from metalabelnet.reproduction.selection import Selection, check_selection, run_specs
-from metalabelnet.train.loop import training_steps
 from metalabelnet.train.settings import make_run
+from metalabelnet.train.train_run import training_steps
 from sample_results import run_spec
 
 COUNTS = {
