@@ -12,7 +12,8 @@ from sklearn.utils import check_consistent_length
 
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.input_validation import read_annotated_labels, read_clean_mask, read_labels, read_table
+from metalabelnet.estimator.annotation_input import read_annotated_labels
+from metalabelnet.estimator.input_validation import read_clean_mask, read_labels, read_table
 from metalabelnet.estimator.run_parameters import seed_from
 from metalabelnet.estimator.soft_label_fit import fit_soft_labels
 from metalabelnet.estimator.weighted_rows import FittedRows, weight_parameter

@@ -13,7 +13,6 @@ from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import ignore_closed_terminal, interruptible
 from metalabelnet.cli.run_description import describe_run
 from metalabelnet.errors import InputError, RunStopped
-from metalabelnet.labels.memorization_check import memorization_warning
 from metalabelnet.train import RunFolder
 from metalabelnet.train.prepare import prepare
 
@@ -48,7 +47,7 @@ def train(args: argparse.Namespace) -> None:
                         console.log(description.pop(0))
                     display.update(0, run.method, progress)
 
-            result = training.train(
+            training.train(
                 run,
                 folder=files.path,
                 resume=args.resume,
@@ -57,6 +56,6 @@ def train(args: argparse.Namespace) -> None:
                 stop=stop,
                 checkpoint_seconds=args.checkpoint_seconds,
             )
-        if warning := memorization_warning(problem, result.labels):
-            console.log(warning)
+    for warning in files.summary().get("warnings", ()):
+        console.log(warning)
     print_summary(console, files)
