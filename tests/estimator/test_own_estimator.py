@@ -134,7 +134,7 @@ def test_sparse_tables() -> None:
         np.testing.assert_allclose(p, dense.predict_proba(X_test), atol=1e-6)
         assert (sparse.labels_ == dense.labels_).all()
     with pytest.raises(InputError, match="X is sparse, and method='metalabelnet' trains a network"):
-        MetaLabelNetClassifier().fit(scipy.sparse.csr_matrix(X), data.y, clean_mask=data.clean_mask)
+        MetaLabelNetClassifier("metalabelnet").fit(scipy.sparse.csr_matrix(X), data.y, clean_mask=data.clean_mask)
     with pytest.raises(InputError, match="too large for float32"):
         clf.fit(scipy.sparse.csr_matrix(X * 1e30), data.y, clean_mask=data.clean_mask)
     with pytest.raises(TypeError, match=r"[Ss]parse"):

@@ -115,7 +115,10 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     model_ : nn.Module
         The trained network. Not with `estimator`.
     estimator_ : scikit-learn classifier
-        The fitted classifier, with `estimator`. Its class k is `classes_[k]`, and its probabilities are not calibrated.
+        With `estimator`: the classifier fitted to soft labels. Its class k is `classes_[k]`.
+    classifier_ : PooledClassifier
+        With `estimator`: `estimator_`, the same classifier fitted to the given labels, and the pool of both, calibrated
+        on the clean samples, that predicts.
     method_ : str
         The method that was trained. It differs from `method` if that needs a clean set and none was given.
     sample_format_ : SampleFormat
@@ -237,7 +240,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         MetaLabelNetClassifier
             The fitted estimator.
         """
-        for name in ("model_", "sample_format_", "temperature_", "estimator_", "calibration_"):
+        for name in ("model_", "sample_format_", "temperature_", "estimator_", "classifier_"):
             self.__dict__.pop(name, None)  # of another fit, with or without `estimator`
         if self.estimator is not None:
             fit_estimator(self, X, y, clean_mask, annotations)

@@ -16,7 +16,7 @@ from metalabelnet.estimator.annotation_input import read_annotated_labels
 from metalabelnet.estimator.input_validation import read_clean_mask, read_labels, read_table
 from metalabelnet.estimator.run_parameters import seed_from
 from metalabelnet.estimator.soft_label_fit import fit_soft_labels
-from metalabelnet.estimator.weighted_rows import FittedRows, weight_parameter
+from metalabelnet.estimator.weighted_rows import weight_parameter
 from metalabelnet.labels.correction import decide_labels
 from metalabelnet.train.in_memory import NoCleanSetWarning, check_every_class
 
@@ -52,7 +52,7 @@ def fit_estimator(clf: MetaLabelNetClassifier, X: Any, y: Any, clean_mask: Any, 
     label, clf.suspects_ = given.copy(), np.zeros(len(given), dtype=bool)
     label[~mask], clf.suspects_[~mask] = decisions.label.numpy(), decisions.suspect.numpy()
     clf.labels_ = clf.classes_[label]
-    clf.estimator_, clf.calibration_ = found.model.estimator, found.calibration
+    clf.classifier_, clf.estimator_ = found.classifier, found.classifier.models[0].estimator
     clf.method_, clf.history_ = METHOD, []
     clf.summary_ = {
         "method": METHOD,
@@ -65,16 +65,14 @@ def fit_estimator(clf: MetaLabelNetClassifier, X: Any, y: Any, clean_mask: Any, 
 
 def predict_estimator(clf: MetaLabelNetClassifier, X: Any) -> NDArray[np.float64]:
     """Return calibrated probabilities of the classes."""
-    x, classes = read_table(clf, X, reset=False), len(clf.classes_)
-    fitted = FittedRows(estimator=clf.estimator_, present=np.arange(classes), classes=classes)
-    p: NDArray[np.float64] = clf.calibration_.soft_labels(fitted.log_proba(x)[None])
+    p: NDArray[np.float64] = clf.classifier_.predict_proba(read_table(clf, X, reset=False))
     return p
 
 
 def _seeded_clone(clf: MetaLabelNetClassifier) -> Any:
     """Return a clone of `estimator` with `random_state` where it has none; raise InputError if it cannot be used."""
     weight_parameter(clf.estimator)
-    for name, allowed in (("method", ("metalabelnet", METHOD)), ("net", ("auto",))):
+    for name, allowed in (("method", (METHOD,)), ("net", ("auto",))):
         if getattr(clf, name) not in allowed:
             raise InputError(
                 f"{name}={getattr(clf, name)!r} is for networks, and estimator={type(clf.estimator).__name__}(…) is "

@@ -10,9 +10,11 @@
     2. for each fold k of the clean rows: p_c, T, the pool and so q, from the other clean rows
     3. p_s of every row in fold k, fitted without fold k
     4. a second pool, of p_s and T, gives the final q and the corrected labels
-    5. p_s fitted to all rows with the final q. Its probabilities are calibrated (Platt scaling) on the p_s of step 3
+    5. p_s fitted to all rows with the final q, and p_g to all given labels. The classifier is a pool of both, fitted to
+       the clean rows with the p_s of step 3 and the p_g of step 1: a classifier that averages out wrong labels, such as
+       a random forest, may be better with given labels than with soft ones
 
-A classifier is fitted 11 times to all rows and 15 times to clean rows alone. There is no meta-objective: a solution of
+A classifier is fitted 12 times to all rows and 15 times to clean rows alone. There is no meta-objective: a solution of
 an arbitrary classifier has no gradient. Without clean rows, p_g gives the labels and the classifier.
 """
 
@@ -42,23 +44,29 @@ CLEAN_WEIGHT = 3.0  # of a clean row beside soft labels
 
 
 @dataclass(frozen=True, kw_only=True)
+class PooledClassifier:
+    """Fitted classifiers, and the pool of their probabilities, which also calibrates them."""
+
+    models: tuple[FittedRows, ...]
+    pool: LabelPool
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities."""
+        return self.pool.soft_labels(np.stack([model.log_proba(X) for model in self.models]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SoftLabelFit:
     """A classifier fitted to soft labels.
 
-    model           the fitted classifier
-    calibration     pool of one opinion, which calibrates its probabilities
+    classifier      the classifier; its first model is the one that is fitted to soft labels
     q               (n, C) probabilities of the true class of the training rows
     clean_accuracy  accuracy on the clean rows, each predicted without its fold; None without clean rows
     """
 
-    model: FittedRows
-    calibration: LabelPool
+    classifier: PooledClassifier
     q: Array
     clean_accuracy: float | None
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return calibrated probabilities."""
-        return self.calibration.soft_labels(self.model.log_proba(X)[None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +120,9 @@ def fit_soft_labels(estimator: Any, X: Any, given: Labels, clean: Mask, classes:
     )
     log_p_given = _cross_fit_given(rows)
     if not len(true):
-        q, w = _given_labels(rows)
-        identity = LabelPool(np.ones(1), np.zeros(classes))
-        return SoftLabelFit(model=rows.fit(q, w), calibration=identity, q=np.exp(log_p_given), clean_accuracy=None)
+        uncalibrated = LabelPool(np.ones(1), np.zeros(classes))
+        classifier = PooledClassifier(models=(rows.fit(*_given_labels(rows)),), pool=uncalibrated)
+        return SoftLabelFit(classifier=classifier, q=np.exp(log_p_given), clean_accuracy=None)
     return _fit_with_clean(rows, log_p_given)
 
 
@@ -133,11 +141,12 @@ def _fit_with_clean(r: _Rows, log_p_given: Array) -> SoftLabelFit:
         log_p[held_out] = r.log_proba(r.fit(q, w * ~held_out), held_out)
     opinions = np.stack([log_p, _noise_opinion(r, log_p_given, is_clean)])
     soft_labels = fit_label_pool(opinions[:, n:], r.true).soft_labels(opinions[:, :n])
+    models = r.fit(*_with_clean_rows(r, soft_labels)), r.fit(*_given_labels(r))
+    predicted = np.stack([log_p, log_p_given])[:, n:]
     return SoftLabelFit(
-        model=r.fit(*_with_clean_rows(r, soft_labels)),
-        calibration=fit_label_pool(log_p[None, n:], r.true),
+        classifier=PooledClassifier(models=models, pool=fit_label_pool(predicted, r.true)),
         q=soft_labels,
-        clean_accuracy=100 * float((_cross_calibrate(r, log_p[n:]).argmax(1) == r.true).mean()),
+        clean_accuracy=100 * float((_cross_fit_pool(r, predicted) == r.true).mean()),
     )
 
 
@@ -202,10 +211,10 @@ def _noise_opinion(r: _Rows, log_p_given: Array, use: Mask) -> Array:
     return opinion
 
 
-def _cross_calibrate(r: _Rows, log_p: Array) -> Array:
-    """Return calibrated logits of the clean rows, each by a calibration that was fitted without its fold."""
-    calibrated, fold = np.zeros_like(log_p), r.fold[r.n :]
+def _cross_fit_pool(r: _Rows, opinions: Array) -> Labels:
+    """Return the classes of the clean rows, each by a pool that was fitted without its fold."""
+    classes, fold = np.zeros_like(r.true), r.fold[r.n :]
     for k in range(r.folds):
         rows = fold == k
-        calibrated[rows] = fit_label_pool(log_p[None, ~rows], r.true[~rows]).logits(log_p[None, rows])
-    return calibrated
+        classes[rows] = fit_label_pool(opinions[:, ~rows], r.true[~rows]).logits(opinions[:, rows]).argmax(1)
+    return classes
