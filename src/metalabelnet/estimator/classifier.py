@@ -117,8 +117,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     estimator_ : scikit-learn classifier
         With `estimator`: the classifier fitted to soft labels. Its class k is `classes_[k]`.
     classifier_ : PooledClassifier
-        With `estimator`: `estimator_`, the same classifier fitted to the given labels, and the pool of both, calibrated
-        on the clean samples, that predicts.
+        With `estimator`: `estimator_`, the same classifier fitted to the given labels and to the clean labels, and the
+        pool of them that predicts, calibrated on the clean samples.
     method_ : str
         The method that was trained. It differs from `method` if that needs a clean set and none was given.
     sample_format_ : SampleFormat

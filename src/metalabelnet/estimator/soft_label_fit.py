@@ -10,11 +10,11 @@
     2. for each fold k of the clean rows: p_c, T, the pool and so q, from the other clean rows
     3. p_s of every row in fold k, fitted without fold k
     4. a second pool, of p_s and T, gives the final q and the corrected labels
-    5. p_s fitted to all rows with the final q, and p_g to all given labels. The classifier is a pool of both, fitted to
-       the clean rows with the p_s of step 3 and the p_g of step 1: a classifier that averages out wrong labels, such as
-       a random forest, may be better with given labels than with soft ones
+    5. p_s fitted to all rows with the final q, p_g to all given labels, and p_c to all clean labels. The classifier is
+       a pool of the three, fitted to the clean rows with predictions that were made without them. At its extremes it is
+       one of them: a classifier that averages out wrong labels, such as a random forest, may be best with given labels
 
-A classifier is fitted 12 times to all rows and 15 times to clean rows alone. There is no meta-objective: a solution of
+A classifier is fitted 12 times to all rows and 16 times to clean rows alone. There is no meta-objective: a solution of
 an arbitrary classifier has no gradient. Without clean rows, p_g gives the labels and the classifier.
 """
 
@@ -141,8 +141,8 @@ def _fit_with_clean(r: _Rows, log_p_given: Array) -> SoftLabelFit:
         log_p[held_out] = r.log_proba(r.fit(q, w * ~held_out), held_out)
     opinions = np.stack([log_p, _noise_opinion(r, log_p_given, is_clean)])
     soft_labels = fit_label_pool(opinions[:, n:], r.true).soft_labels(opinions[:, :n])
-    models = r.fit(*_with_clean_rows(r, soft_labels)), r.fit(*_given_labels(r))
-    predicted = np.stack([log_p, log_p_given])[:, n:]
+    models = r.fit(*_with_clean_rows(r, soft_labels)), r.fit(*_given_labels(r)), p_clean.without()
+    predicted = np.stack([log_p[n:], log_p_given[n:], p_clean.out_of_fold()])
     return SoftLabelFit(
         classifier=PooledClassifier(models=models, pool=fit_label_pool(predicted, r.true)),
         q=soft_labels,
@@ -171,7 +171,7 @@ def _cross_fit_given(r: _Rows) -> Array:
 
 
 class _CleanModels:
-    """Classifiers fitted to the clean rows without one fold or two, each fitted once."""
+    """Classifiers fitted to the clean rows without some folds, each fitted once."""
 
     def __init__(self, r: _Rows) -> None:
         self.r, self.models = r, dict[tuple[int, ...], FittedRows]()
@@ -187,15 +187,14 @@ class _CleanModels:
             self.models[key] = r.fit(self.q, use.astype(np.float64))
         return self.models[key]
 
-    def out_of_fold(self, k: int) -> Array:
-        """Return log p_c of the clean rows outside of fold k, each fitted without fold k and without its own."""
+    def out_of_fold(self, *folds: int) -> Array:
+        """Return log p_c of the clean rows outside of these folds, each fitted without them and without its own."""
         r = self.r
-        is_clean = np.arange(len(r.given)) >= r.n
-        log_p = np.zeros((len(r.given), r.classes))
-        for j in set(range(r.folds)) - {k}:
+        log_p, is_clean = np.zeros((len(r.given), r.classes)), np.arange(len(r.given)) >= r.n
+        for j in set(range(r.folds)) - {*folds}:
             held_out = is_clean & (r.fold == j)
-            log_p[held_out] = r.log_proba(self.without(j, k), held_out)
-        others: Array = log_p[is_clean & (r.fold != k)]
+            log_p[held_out] = r.log_proba(self.without(j, *folds), held_out)
+        others: Array = log_p[is_clean & ~np.isin(r.fold, folds)]
         return others
 
 
