@@ -57,7 +57,10 @@ def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> N
     noise = summary["clean_noise"]
     assert f"{noise['rate']:.0f} % (95 % CI {noise['low']:.0f}–{noise['high']:.0f} %) of 18 clean samples" in output.out
     matrix = output.out.partition("and given label (columns):\n")[2].splitlines()[2:5]
-    assert [list(map(int, line.split()[-3:])) for line in matrix] == noise["matrix"]
+    counts = np.zeros((3, 3), int)
+    for true, given, n in noise["counts"]:
+        counts[true, given] = n
+    assert [list(map(int, line.split()[-3:])) for line in matrix] == counts.tolist()
     assert f"of corrected labels are right on {summary['given_check']['samples']} clean samples" in output.out
     with (work_dir / "run" / "labels.csv").open(encoding="utf-8") as file:
         suspects = sum(row["suspect"] == "1" for row in csv.DictReader(file))

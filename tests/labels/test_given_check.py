@@ -119,9 +119,9 @@ def test_collapsed_labels() -> None:
 def test_damaged_parts_of_the_summary() -> None:
     samples = {"train": 1, "clean": 1, "validation": 1, "test": 0}
     rate = {"rate": 1.0, "low": 0.0, "high": 2.0, "samples": 3}
-    noise = {**rate, "by_class": {"a": rate}, "matrix": [[1]]}
+    noise = {**rate, "by_class": {"a": rate}, "counts": [[0, 0, 1]]}
     check_summary_parts(Path("s"), {"samples": samples, "clean_noise": noise, "given_check": None})
-    for bad in ({**noise, "matrix": 3}, {**noise, "by_class": {"a": {"rate": 1.0}}}, {"rate": 1.0}):
+    for bad in ({**noise, "counts": 3}, {**noise, "by_class": {"a": {"rate": 1.0}}}, {"rate": 1.0}):
         with pytest.raises(ValueError, match="s"):
             check_summary_parts(Path("s"), {"samples": samples, "clean_noise": bad})
     with pytest.raises(ValueError, match="corrected_right"):

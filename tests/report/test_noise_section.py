@@ -15,7 +15,11 @@ def rate(wrong: int, n: int) -> dict[str, float]:
     return {"rate": 100 * wrong / n, "low": 1.0, "high": 60.0, "samples": n}
 
 
-NOISE = {**rate(4, 20), "by_class": {"a": rate(3, 10), "b": rate(1, 10)}, "matrix": [[7, 3], [1, 9]]}
+NOISE = {
+    **rate(4, 20),
+    "by_class": {"a": rate(3, 10), "b": rate(1, 10)},
+    "counts": [[0, 0, 7], [0, 1, 3], [1, 0, 1], [1, 1, 9]],
+}
 CHECK = {"samples": 20, "given_right": 80.0, "corrected_right": 75.0, "keeps_given": True}
 
 
@@ -37,10 +41,10 @@ def test_noise_and_warnings_are_shown(tmp_path: Path) -> None:
     assert HOSTILE[0] in text  # as text, not as an element
 
 
-def test_a_matrix_of_another_size_is_an_error(tmp_path: Path) -> None:
+def test_a_class_beyond_those_of_the_run_is_an_error(tmp_path: Path) -> None:
     write_run(tmp_path / "run", ("a", "b"))
-    change_summary(tmp_path / "run", clean_noise=NOISE | {"matrix": [[1, 2, 3]] * 3})
-    with pytest.raises(InputError, match="noise matrix has not a row and a column for each class"):
+    change_summary(tmp_path / "run", clean_noise=NOISE | {"counts": [[0, 2, 3]]})
+    with pytest.raises(InputError, match="noise matrix has a class beyond those of the run"):
         make_report([tmp_path / "run"])
 
 

@@ -72,7 +72,9 @@ def print_summary(console: Console, files: RunFolder) -> None:
     rows.append(["run folder", str(files.path)])
     classes = files.metadata()["classes"]
     if noise is not None and len(classes) <= MAX_CLASSES_IN_SUMMARY:
-        counts = [[name, *map(str, row)] for name, row in zip(classes, noise["matrix"], strict=True)]
+        cells = {(true, given): n for true, given, n in noise["counts"]}
+        numbers = range(len(classes))
+        counts = [[name, *(str(cells.get((k, j), 0)) for j in numbers)] for k, name in enumerate(classes)]
         console.print("clean samples by true class (rows) and given label (columns):")
         console.table(["", *classes], counts)
         console.print("")

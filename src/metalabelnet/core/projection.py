@@ -34,4 +34,5 @@ def find_projection(v: Tensor, k: int, generator: torch.Generator) -> Tensor:
     Q = torch.linalg.qr(V.T @ gaussian(len(V)))[0]
     Q = torch.linalg.qr(V.T @ (V @ Q))[0]
     R = torch.linalg.qr(gaussian(k))[0]
-    return scale[:, None] * (Q @ R)
+    P: Tensor = scale[:, None] * (Q @ R)
+    return P

@@ -36,7 +36,7 @@ import torch
 from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import differentiate_solution, fit_logistic, log_softmax, logits
-from metalabelnet.methods.label_likelihood import first_labels, given_log_likelihood, label_log_likelihood
+from metalabelnet.methods.label_likelihood import first_labels, label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
     FittedLabels,

@@ -45,10 +45,10 @@ def clean_noise_html(run: FinishedRun) -> Html:
             f" On {check['samples']} clean samples {check['given_right']:.0f} % of given labels and "
             f"{check['corrected_right']:.0f} % of corrected labels are right.{kept}"
         )
-    if [len(row) for row in noise["matrix"]] != [len(run.classes)] * len(run.classes):
-        raise InputError(f"{run.path}/summary.json: the noise matrix has not a row and a column for each class")
+    if not all(len(cell) == 3 and min(cell) >= 0 and max(cell[:2]) < len(run.classes) for cell in noise["counts"]):
+        raise InputError(f"{run.path}/summary.json: the noise matrix has a class beyond those of the run")
     rows = [[name_tag(name), format_rate(rate), str(rate["samples"])] for name, rate in noise["by_class"].items()]
-    pairs: PairCounts = Counter({(r, c): n for r, row in enumerate(noise["matrix"]) for c, n in enumerate(row) if n})
+    pairs: PairCounts = Counter({(true, given): n for true, given, n in noise["counts"]})
     caption = "Number of clean samples by true class and given label"
     matrix = pair_table(pairs, run.classes, rows="true", columns="given", shares=False, caption=caption)
     by_class = table(["class", "wrong given labels", "clean samples"], rows)

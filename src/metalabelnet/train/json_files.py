@@ -92,7 +92,7 @@ CLEAN_NOISE: Fields = {  # of summary.json
     "high": float,
     "samples": int,
     "by_class": dict[str, dict[str, float]],
-    "matrix": list[list[int]],
+    "counts": list[list[int]],
 }
 NOISE_RATE: Fields = {"rate": float, "low": float, "high": float, "samples": int}  # of a class
 GIVEN_CHECK: Fields = {"samples": int, "given_right": float, "corrected_right": float, "keeps_given": bool}
