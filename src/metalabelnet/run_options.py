@@ -23,7 +23,9 @@ TEXT_FEATURES = ("auto", "word", "char", "both")
 ALL = "all"  # `--clean all`: all samples that are marked as clean
 DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "packed", "memory")
 HUB = "hub"  # `--pretrained` without a file: download the weights
-PATH_KINDS = "a folder of images, packed images, or a .csv, .tsv, .parquet or .npz file"
+PATH_KINDS = (
+    "a folder of images, packed images, a folder saved by Hugging Face datasets, or a .csv, .tsv, .parquet or .npz file"
+)
 
 # The paper's schedule for CIFAR-10, also used by several of the compared methods' papers.
 CIFAR10_SCHEDULE: dict[str, Any] = {

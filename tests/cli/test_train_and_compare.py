@@ -54,6 +54,14 @@ def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> N
     assert "75.00 % (95 % CI 30–95 %) on the 4 clean samples that selected the epoch" in output.out
     test, last = summary["test_accuracy"], summary["test_accuracy_last"]
     assert f"{test:.2f} %; last epoch {last:.2f} %" in output.out
+    noise = summary["clean_noise"]
+    assert f"{noise['rate']:.0f} % (95 % CI {noise['low']:.0f}–{noise['high']:.0f} %) of 18 clean samples" in output.out
+    matrix = output.out.partition("and given label (columns):\n")[2].splitlines()[2:5]
+    counts = np.zeros((3, 3), int)
+    for true, given, n in noise["counts"]:
+        counts[true, given] = n
+    assert [list(map(int, line.split()[-3:])) for line in matrix] == counts.tolist()
+    assert f"of corrected labels are right on {summary['given_check']['samples']} clean samples" in output.out
     with (work_dir / "run" / "labels.csv").open(encoding="utf-8") as file:
         suspects = sum(row["suspect"] == "1" for row in csv.DictReader(file))
     assert summary["suspects"] == suspects
@@ -118,6 +126,7 @@ def test_compare_writes_table_plot_and_run_folders(capsys: Capture, work_dir: Pa
     lines = output.out.splitlines()
     assert lines[0].endswith("18 clean samples; in %, mean ± standard deviation over 2 seeds")
     assert [line.split()[0] for line in lines[3:7]] == list(BASIC_METHODS)
+    assert [line.partition(":")[0] for line in lines[7:9]] == ["noise rate, seed 0", "noise rate, seed 1"]
     for name, line in zip(BASIC_METHODS, lines[3:7], strict=True):
         both = [RunFolder(work_dir / "o" / f"{name}-seed{seed}").summary()["test_accuracy"] for seed in (0, 1)]
         assert f"{np.mean(both):.2f} ± {np.std(both, ddof=1):.2f}" in line

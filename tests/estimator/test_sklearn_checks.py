@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 from metalabelnet import MetaLabelNetClassifier
 
@@ -31,4 +32,31 @@ def test_sklearn_common_checks(estimator: Any, check: Any) -> None:
     [CleanMaskClassifier(epochs=4, device="cpu")], expected_failed_checks=lambda _: MINUS_ONE, xfail_strict=True
 )
 def test_sklearn_common_checks_with_clean_set(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+CHEAP_CHECKS = (
+    "check_estimator_sparse",
+    "check_fit1d",
+    "check_dict_unchanged",
+    "check_n_features_in",
+    "check_parameter",
+)
+
+
+def own_estimator_checks() -> list[Any]:
+    """Return scikit-learn's checks of an estimator of one's own; all but a few are slow."""
+    clf = MetaLabelNetClassifier(estimator=LogisticRegression(), random_state=0)
+    checks = estimator_checks_generator(clf, legacy=True, expected_failed_checks=MINUS_ONE, mark="skip")
+    marked = []
+    for estimator, check in checks:
+        name = getattr(check, "func", check).__name__
+        fast = any(cheap in name for cheap in CHEAP_CHECKS)
+        marked.append(pytest.param(estimator, check, id=name, marks=() if fast else pytest.mark.slow))
+    return marked
+
+
+@pytest.mark.filterwarnings("ignore::metalabelnet.NoCleanSetWarning")
+@pytest.mark.parametrize(("estimator", "check"), own_estimator_checks())
+def test_sklearn_common_checks_of_own_estimator(estimator: Any, check: Any) -> None:
     check(estimator)

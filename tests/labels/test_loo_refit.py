@@ -103,6 +103,28 @@ def test_network_without_linear_head_has_no_refit(tmp_path: Path, monkeypatch: p
     assert loo_logits(build_method(run, problem, None), problem.train, (problem.validation,)) is None
 
 
+def test_wide_features_are_projected_without_the_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prediction of a row does not depend on its own label, and a projection onto all directions changes little."""
+    problem, run = small_problem(wrong=0.3), small_run("cross-entropy")
+    method = build_method(run, problem)
+    exact = loo_logits(method, problem.train, (problem.validation,))
+    monkeypatch.setattr(loo_refit, "MAX_FEATURES_OF_FIT", 8)
+    monkeypatch.setattr(loo_refit, "PROJECTED_FEATURES", 12)
+    found = loo_logits(method, problem.train, (problem.validation,))
+    assert exact is not None
+    assert found is not None
+    true = problem.validation.true
+    accuracies = [(logits[1].argmax(1) == true).double().mean() for logits in (exact, found)]
+    assert accuracies[1] >= accuracies[0] - 0.2
+    given = problem.train.given.clone()
+    given[0] = (given[0] + 1) % 3
+    other = loo_logits(method, problem.train.with_given_labels(given), (problem.validation,))
+    assert other is not None
+    first, second = (torch.cat(list(logits[0]))[0].softmax(0) for logits in (found, other))
+    assert (first - second).abs().max() < 0.05  # λ and σ, which are chosen on all labels, change a little
+    assert torch.equal(found[1], loo_logits(method, problem.train, (problem.validation,))[1])  # the same projection
+
+
 @pytest.mark.parametrize("method", ["cross-entropy", pytest.param("metalabelnet", marks=pytest.mark.slow)])
 def test_refit_corrects_labels_that_the_network_memorizes(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from metalabelnet import nets
+from metalabelnet.nets.head import find_head
+from metalabelnet.train import cost_estimate
 from metalabelnet.train.cost_estimate import CostEstimate, estimate_cost
 from small_runs import small_problem, small_run
 
@@ -12,7 +16,7 @@ def test_estimate_scales_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     # Two timed steps take one tick: half a second each.
     monkeypatch.setattr("metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks)))
-    problem, run = small_problem(), small_run("cross-entropy")
+    problem, run = small_problem(), small_run("cross-entropy", snapshots=0)
     plain = estimate_cost(run, problem)
     evaluation = 0.5 / 3 * 6 * 99 / 12  # of 48 training, 12 clean, 9 validation and 30 test images in batches of 12
     assert plain.seconds == pytest.approx(0.5 * 6 * 4 + evaluation)  # epochs of four full batches
@@ -37,3 +41,25 @@ def test_estimate_scales_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_format_has_few_digits(seconds: float, size: int, text: str) -> None:
     assert str(CostEstimate(seconds=seconds, bytes=size)) == text
+
+
+def test_estimate_includes_the_refit_of_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same time for every timing, the products of the refit in units of the timed one, 256 × w²."""
+    problem, run = small_problem(), small_run("cross-entropy")
+    net = nets.build("small-cnn", (1, 8, 8), 3, seed=0)
+    w = net.get_submodule(find_head(net, torch.zeros(2, 1, 8, 8), 3, None)).in_features
+
+    def refit_seconds(**constants: int) -> float:
+        with monkeypatch.context() as patch:
+            ticks = iter(range(100))
+            patch.setattr(cost_estimate, "_now", lambda _device: float(next(ticks)))
+            for name, value in constants.items():
+                patch.setattr(cost_estimate, name, value)
+            return estimate_cost(run, problem).seconds - estimate_cost(replace(run, snapshots=0), problem).seconds
+
+    product = 1 / 5 / (256 * w**2)  # five products take one tick
+    assert refit_seconds() == pytest.approx(product * (2 * 48 * w**2 + 10 * w**3))
+    projected = refit_seconds(MAX_FEATURES_OF_FIT=w - 1, PROJECTED_FEATURES=4, ROWS_OF_PROJECTION=20)
+    expected = 4 * w * (3 * 20 + 4 * 4 + 2 * 48) + 2 * 48 * 4**2 + 10 * 4**3
+    assert projected == pytest.approx(product * expected)
+    assert refit_seconds(MAX_FEATURES=w - 1) == pytest.approx(0)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from metalabelnet.data.encoders import TextEncoder
+from metalabelnet.data.problem import Problem
+from metalabelnet.data.rows import make_rows
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.inference.predict import Predictor
@@ -15,6 +17,7 @@ from metalabelnet.methods import LINEAR_METHODS
 from metalabelnet.train import RunFolder, make_run, train
 from metalabelnet.train.cost_estimate import estimate_cost
 from metalabelnet.train.prepare import prepare
+from small_runs import small_run
 from user_data import text_rows, write_csv
 
 
@@ -105,3 +108,21 @@ def test_sparse_tensor_is_read_like_a_tensor() -> None:
     assert torch.equal(x.take(order)[:], dense[order])
     assert torch.equal(x.concat(x.take(order))[:], torch.cat([dense, dense[order]]))
     assert (len(x), x.shape, x.ndim, x.is_floating_point()) == (3, (3, 3), 2, True)
+
+
+@pytest.mark.parametrize("method", ["logistic-clean", "metalabelnet-plus"])
+def test_given_labels_are_kept_where_corrected_ones_are_worse(method: str) -> None:
+    """Features without information; a tenth of the given labels is wrong."""
+    g = torch.Generator().manual_seed(0)
+    true = torch.arange(300) % 3
+    given = torch.where(torch.arange(300) % 10 == 0, (true + 1) % 3, true)
+    x = torch.randn(300, 4, generator=g)
+    rows = make_rows(x, given, true=true, classes=("a", "b", "c"), what="rows")
+    a, b, none = (rows.take(torch.arange(*ends)) for ends in ((0, 240), (240, 300), (0, 0)))
+    problem = Problem(train=a, clean=b, validation=b, test=none, holds_out=False, noise_rate=0.1)
+    summary = train(small_run(method, net="linear"), problem=problem).summary
+    assert summary["given_check"]["given_right"] == pytest.approx(90)
+    assert summary["right_after"] >= summary["right_before"] - 1e-9
+    if method == "logistic-clean":
+        assert summary["given_check"]["keeps_given"]
+        assert "keeps the given labels" in summary["warnings"][0]

@@ -12,6 +12,7 @@ from metalabelnet.core.intervals import wilson_percent
 from metalabelnet.errors import DivergenceError, InputError
 from metalabelnet.report.comparison import format_spread
 from metalabelnet.report.curve_plot import draw_curves
+from metalabelnet.report.noise_section import format_noise
 from metalabelnet.report.recommendation import recommend
 from metalabelnet.train import RunFolder
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MAX_CLASSES_IN_SUMMARY = 10
 WORST_CLASSES_IN_SUMMARY = 5  # listed where there are more
 WORST_ANNOTATORS_IN_SUMMARY = 3
+GIVEN_AND_CORRECTED = {"given_right": "given labels", "corrected_right": "corrected labels"}
 
 
 def print_summary(console: Console, files: RunFolder) -> None:
@@ -56,8 +58,11 @@ def print_summary(console: Console, files: RunFolder) -> None:
     if s.get("right_after") is not None:
         change = f"{_percent(s['right_before'])} of given labels, {_percent(s['right_after'])} of corrected labels"
         rows.append(["correct labels", change])
-    if (noise := s.get("clean_noise")) is not None:
-        rows.append(["noise rate", _format_noise(noise)])
+    noise = s.get("clean_noise")
+    if noise is not None:
+        rows.append(["noise rate", format_noise(noise)])
+    if s.get("given_check") is not None:
+        rows.append(["labels of clean samples", _format_given_check(s["given_check"])])
     if annotators := s.get("annotators"):
         rows.append(["annotators", _format_annotators(annotators)])
     suspects = f"{s.get('suspects', '–')} of {labeled} given labels"
@@ -65,18 +70,22 @@ def print_summary(console: Console, files: RunFolder) -> None:
         suspects += f"; detection AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
     rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
+    classes = files.metadata()["classes"]
+    if noise is not None and len(classes) <= MAX_CLASSES_IN_SUMMARY:
+        cells = {(true, given): n for true, given, n in noise["counts"]}
+        numbers = range(len(classes))
+        counts = [[name, *(str(cells.get((k, j), 0)) for j in numbers)] for k, name in enumerate(classes)]
+        console.print("clean samples by true class (rows) and given label (columns):")
+        console.table(["", *classes], counts)
+        console.print("")
     console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
 
 
-def _format_noise(noise: dict[str, Any]) -> str:
-    """Return the noise rate that the clean samples show, and the classes with the most noise."""
-
-    def rate(found: dict[str, Any]) -> str:
-        return f"{found['rate']:.0f} % (95 % CI {found['low']:.0f}–{found['high']:.0f} %)"
-
-    worst = sorted(noise["by_class"], key=lambda name: -noise["by_class"][name]["rate"])[:WORST_CLASSES_IN_SUMMARY]
-    by_class = ", ".join(f"{name}: {rate(noise['by_class'][name])}" for name in worst)
-    return f"{rate(noise)} of {noise['samples']} clean samples have a wrong given label; {by_class}"
+def _format_given_check(check: dict[str, Any]) -> str:
+    """Return how many given and corrected labels are right on the clean samples, and which ones are kept."""
+    kept = "; the label table keeps the given labels" if check["keeps_given"] else ""
+    given, corrected = (f"{check[key]:.0f} % of {what}" for key, what in GIVEN_AND_CORRECTED.items())
+    return f"{given} and {corrected} are right on {check['samples']} clean samples{kept}"
 
 
 def _format_annotators(annotators: list[dict[str, Any]]) -> str:
@@ -123,6 +132,7 @@ def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes:
         + (f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed")
     )
     console.table(columns, rows)
+    print_label_warnings(console, jobs, outcomes)
     for method, settings in {job.run.method: job.run.settings for job in jobs if job.run.settings}.items():
         console.print(f"{method} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
     recommendation = _recommendation(jobs, outcomes)
@@ -142,6 +152,20 @@ def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes:
     failures = [f"{job.folder}: {o.failure}" for job, o in zip(jobs, outcomes, strict=True) if o.failure]
     if failures:
         raise DivergenceError("; ".join(failures))
+
+
+def print_label_warnings(console: Console, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """Print the noise that the clean samples show, which is that of all methods with the same seed, and warnings."""
+    noises = {o.summary["seed"]: o.summary["clean_noise"] for o in outcomes if o.summary and o.summary["clean_noise"]}
+    lines = {seed: format_noise(noise) for seed, noise in noises.items()}
+    if len({*lines.values()}) == 1:
+        console.print(f"noise rate: {next(iter(lines.values()))}")
+    else:
+        for seed, line in lines.items():
+            console.print(f"noise rate, seed {seed}: {line}")
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        for warning in (outcome.summary or {}).get("warnings", ()):
+            console.log(f"{job.folder.name}: {warning}")
 
 
 def _recommendation(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:

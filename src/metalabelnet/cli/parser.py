@@ -31,6 +31,7 @@ TRAIN_EXAMPLES = """examples:
   metalabelnet train table.csv --label kind --clean-column checked   rows marked in column `checked` are clean
   metalabelnet train texts.csv --clean clean.csv --annotations annotations.csv    several labels for each sample
   metalabelnet train photos/ --clean clean.csv --net timm:resnet18 --pretrained
+  metalabelnet train digits --log tensorboard:logs                view with: tensorboard --logdir logs
 """
 COMPARE_EXAMPLES = """examples:
   metalabelnet compare digits --noise uniform:0.4 --seeds 3
@@ -163,6 +164,7 @@ def _add_train(parser: Parser) -> None:
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="run folder (default: runs/ and a name made from the settings)")
     add("--resume", action="store_true", help="resume the run in that folder")
+    _add_log(parser)
     text = "seconds between checkpoints: the most work a crash can cost (default: 10)"
     add("--checkpoint-seconds", type=float, default=10.0, metavar="X", help=text)
 
@@ -176,6 +178,12 @@ def _add_compare(parser: Parser) -> None:
     text = "folder for the run folders, the table and the plot (default: runs/ and a name made from the settings)"
     add("--out", type=Path, metavar="DIR", help=text)
     add("--resume", action="store_true", help="keep finished runs and resume the others")
+    _add_log(parser)
+
+
+def _add_log(parser: Parser) -> None:
+    text = "log curves and results: tensorboard:DIR, mlflow:DIR, wandb:DIR (all of them offline); repeatable"
+    parser.add_argument("--log", action="append", default=[], metavar="KIND:DIR", help=text)
 
 
 def _add_labels(parser: Parser) -> None:

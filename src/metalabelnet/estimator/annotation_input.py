@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metalabelnet.core.annotations import Annotations
+from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError
-from metalabelnet.estimator.input_validation import UNLABELED, as_column, read_labels
+from metalabelnet.estimator.input_validation import as_column, read_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,46 +4,45 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
+from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES, chunks
 from metalabelnet.data.rows import UNLABELED, Rows, make_rows
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.annotation_input import read_annotated_labels
 from metalabelnet.estimator.input_validation import (
     SampleFormat,
     as_column,
+    is_linear,
     objects_to_numbers,
     read_clean_mask,
     read_labels,
     read_samples,
     unlabeled_mask,
 )
+from metalabelnet.estimator.own_estimator import fit_estimator, predict_estimator
+from metalabelnet.estimator.run_parameters import build_run
 from metalabelnet.seeds import stream_seed
-from metalabelnet.train import Run, train
+from metalabelnet.train import train
 from metalabelnet.train.in_memory import check_net, prepare_in_memory
-from metalabelnet.train.settings import IN_MEMORY, make_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
     from metalabelnet.labels.label_table import LabelTable
-
-MIN_STEPS_TO_COMPILE = 5000  # on a GPU: fewer eager steps take less time than compiling them
 
 
 class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -51,13 +50,20 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     Samples are a table (N, features) or images (N, height, width), (N, channels, height, width) or
     (N, height, width, channels). Images in uint8 are scaled to [−1, 1]; everything else is standardized and converted
-    to float32. For tables with a named network, predictions are computed in float64 on the CPU, so that the prediction
-    of a sample does not depend on the other samples of the call.
+    to float32. Sparse tables are accepted by methods that fit a linear layer (`metalabelnet-plus`, `logistic-given`, …)
+    and with an `estimator` that accepts them; they are not standardized. For tables with a named network, predictions
+    are computed in float64 on the CPU, so that the prediction of a sample does not depend on the other samples of the
+    call.
 
     Parameters
     ----------
     method : str, default "metalabelnet-plus"
         Training method. `metalabelnet methods` lists them.
+    estimator : scikit-learn classifier, optional
+        Classifier to fit in place of a network, with `predict_proba` and with `sample_weight` in `fit`: a tree ensemble
+        of scikit-learn, XGBoost or LightGBM, a pipeline. It is cloned and fitted to soft labels from the same label
+        model as `metalabelnet-plus` on tables: each row is repeated for each class, with its weight. Only
+        `random_state` applies beside it.
     net : str, nn.Module or callable, default "auto"
         "auto" (by the shape of a sample), the name of a network, a module, or a callable that takes the shape of a
         sample and the number of classes and returns a module. A module is copied and training starts from its weights.
@@ -107,7 +113,12 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     summary_ : dict
         Metrics of the selected epoch. `clean_accuracy` is measured on the clean samples that selected it.
     model_ : nn.Module
-        The trained network.
+        The trained network. Not with `estimator`.
+    estimator_ : scikit-learn classifier
+        With `estimator`: the classifier fitted to soft labels. Its class k is `classes_[k]`.
+    classifier_ : PooledClassifier
+        With `estimator`: `estimator_`, the same classifier fitted to the given labels and to the clean labels, and the
+        pool of them that predicts, calibrated on the clean samples.
     method_ : str
         The method that was trained. It differs from `method` if that needs a clean set and none was given.
     sample_format_ : SampleFormat
@@ -138,12 +149,21 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     [0, 1]
     >>> bool((clf.labels_ == y).mean() > 0.95)
     True
+
+    Any scikit-learn classifier in place of a network:
+
+    >>> from sklearn.ensemble import RandomForestClassifier
+    >>> forest = RandomForestClassifier(20, min_samples_leaf=5)
+    >>> clf = MetaLabelNetClassifier(estimator=forest, random_state=0).fit(X, noisy, clean_mask=clean_mask)
+    >>> bool((clf.labels_ == y).mean() > 0.95)
+    True
     """
 
     def __init__(
         self,
         method: str = "metalabelnet-plus",
         *,
+        estimator: Any = None,
         net: str | nn.Module | Callable[[tuple[int, ...], int], nn.Module] = "auto",
         recipe: str = "modern",
         epochs: int = 30,
@@ -163,6 +183,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         execution: str = "auto",
     ) -> None:
         self.method = method
+        self.estimator = estimator
         self.net = net
         self.recipe = recipe
         self.epochs = epochs
@@ -219,7 +240,12 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         MetaLabelNetClassifier
             The fitted estimator.
         """
-        x = read_samples(self, X, self.channels, reset=True)
+        for name in ("model_", "sample_format_", "temperature_", "estimator_", "classifier_"):
+            self.__dict__.pop(name, None)  # of another fit, with or without `estimator`
+        if self.estimator is not None:
+            fit_estimator(self, X, y, clean_mask, annotations)
+            return self
+        x = read_samples(self, X, self.channels, reset=True, accept_sparse=is_linear(self))
         found = None
         if annotations is None:
             given, self.classes_ = read_labels(y, type(self).__name__)
@@ -232,7 +258,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         rows = make_rows(self.sample_format_.to_tensor(x), torch.from_numpy(given), classes=names, what="X")
         rows = dataclasses.replace(rows, annotations=found)
 
-        run = self._build_run(int((given != UNLABELED).sum()))
+        run = build_run(self, int((given != UNLABELED).sum()))
         train_rows, clean_set, clean_in_train = _split_clean(rows, mask)
         prepared = prepare_in_memory(run, train_rows, clean_set, clean_in_train=clean_in_train)
         net = self._build_net(run.seed)
@@ -263,13 +289,15 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             Probabilities in the order of `classes_`.
         """
         check_is_fitted(self)
-        array = read_samples(self, X, self.channels, reset=False)
+        if hasattr(self, "estimator_"):
+            return predict_estimator(self, X)
+        array = read_samples(self, X, self.channels, reset=False, accept_sparse=is_linear(self))
         self.sample_format_.check(array)
         x = self.sample_format_.to_tensor(array)
         weight = next(self.model_.parameters())
         logits = [
             predict(self.model_, to_input(part.to(weight.device), weight.dtype))
-            for part in torch.split(x, MAX_CHUNK_SAMPLES)
+            for part in (chunks(x) if isinstance(x, SparseTensor) else torch.split(x, MAX_CHUNK_SAMPLES))
         ]
         p: NDArray[np.float64] = softmax_at_temperature(torch.cat(logits).double(), self.temperature_).cpu().numpy()
         return p
@@ -324,48 +352,15 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             state["model_"] = copy.deepcopy(state["model_"]).cpu()
         return state
 
-    def _build_run(self, labeled: int) -> Run:
-        """Return the parameters as a run."""
-        for name in ("epochs", "warmup", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) and not (value == "auto" and name != "epochs"):
-                raise InputError(f"{name}={value!r}: give an integer{'' if name == 'epochs' else ', or auto'}")
-        for name in ("lr", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) and not (value == "auto" and name != "momentum"):
-                raise InputError(f"{name}={value!r}: give a number{'' if name == 'momentum' else ', or auto'}")
-        if not isinstance(self.settings, Mapping | None):
-            raise InputError(
-                f"settings={self.settings!r}: give a mapping of the method's settings, such as {{'beta': 0.001}}"
-            )
-        if isinstance(self.lr_milestones, str) and self.lr_milestones != "auto":
-            raise InputError(f"lr_milestones={self.lr_milestones!r}: give epochs, such as (10, 20), or auto")
-        epochs = int(self.epochs)
-        size = min(64, max(8, labeled // 16)) if self.batch_size == "auto" else int(self.batch_size)
-        steps = epochs * max(1, labeled // max(1, size))
-        by_recipe = {
-            "warmup": self.warmup,
-            "lr": self.lr,
-            "lr_milestones": self.lr_milestones,
-            "weight_decay": self.weight_decay,
-        }
-        return make_run(
-            IN_MEMORY,
-            recipe=self.recipe,
-            data_format="memory",
-            method=self.method,
-            settings=dict(self.settings or {}),
-            net=self.net if isinstance(self.net, str) else "auto",
-            head=self.head,
-            epochs=epochs,
-            batch_size=size,
-            momentum=self.momentum,
-            augment=self.augment,
-            seed=_seed_from(self.random_state),
-            device=self.device,
-            execution="eager" if self.execution == "auto" and steps < MIN_STEPS_TO_COMPILE else self.execution,
-            **{name: value for name, value in by_recipe.items() if not isinstance(value, str)},
-        )
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags: whether sparse tables and missing values are accepted."""
+        tags = super().__sklearn_tags__()
+        if self.estimator is None:
+            tags.input_tags.sparse = is_linear(self)
+        elif hasattr(self.estimator, "__sklearn_tags__"):
+            inner = get_tags(self.estimator).input_tags
+            tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
 
     def _build_net(self, seed: int) -> nn.Module | None:
         """Return a copy of the user's module, or the module that the user's callable returns; None for a name."""
@@ -381,15 +376,6 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(net, nn.Module):
             raise InputError(f"net={self.net!r} returns {type(net).__name__}: it must return an nn.Module")
         return net
-
-
-def _seed_from(state: Any) -> int:
-    """Return an integer seed, or a number drawn from a generator."""
-    if isinstance(state, Integral):
-        return int(state)
-    if isinstance(state, np.random.Generator):
-        return int(state.integers(2**31 - 1))
-    return int(check_random_state(state).randint(2**31 - 1))
 
 
 def _split_clean(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:

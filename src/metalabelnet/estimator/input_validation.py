@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils import assert_all_finite, check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from metalabelnet.data.arrays import channels_first
 from metalabelnet.data.rows import MAX_ABS_VALUE, UNLABELED, UNLABELED_NAMES
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError
+from metalabelnet.methods import LINEAR_METHODS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +41,7 @@ class SampleFormat:
     @staticmethod
     def from_array(x: Array, *, standardize: bool) -> SampleFormat:
         """Return the format of these samples, with mean and scale measured on them."""
-        if x.dtype == np.uint8 or not standardize:
+        if x.dtype == np.uint8 or not standardize or hasattr(x, "toarray"):
             return SampleFormat(shape=x.shape[1:], is_uint8=x.dtype == np.uint8, mean=None, scale=None)
         axes = (0, *range(2, x.ndim))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -59,29 +61,73 @@ class SampleFormat:
                 f"{'uint8' if self.is_uint8 else 'floating-point numbers'} of shape {self.shape}"
             )
 
-    def to_tensor(self, x: Array) -> Tensor:
-        """Return the scaled samples as uint8 or float32."""
+    def to_tensor(self, x: Any) -> Tensor | SparseTensor:
+        """Return the scaled samples as uint8 or float32; a sparse table stays sparse."""
+        if hasattr(x, "toarray"):
+            if not (np.abs(x.data) <= MAX_ABS_VALUE).all():
+                raise _range_error(x.data)
+            return SparseTensor(x.astype(np.float32))
         scaled = x
         with np.errstate(over="ignore"):
             if self.mean is not None and self.scale is not None:
                 scaled = (x - self.mean.astype(x.dtype)) / self.scale.astype(x.dtype)
             converted = np.array(scaled, dtype=np.uint8 if self.is_uint8 else np.float32, order="C")
         if not self.is_uint8 and not (np.abs(converted) <= MAX_ABS_VALUE).all():
-            largest = np.abs(x).max()
-            raise InputError(f"X has values up to {largest:g}, too large for float32: scale them down")
+            raise _range_error(x)
         return torch.from_numpy(converted)
 
 
-def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool) -> Array:
+def _range_error(x: Array) -> InputError:
+    return InputError(f"X has values up to {np.abs(x).max():g}, too large for float32: scale them down")
+
+
+def is_linear(estimator: Any) -> bool:
+    """Return whether the estimator's method fits a linear layer, to which tables may be sparse."""
+    return estimator.method in LINEAR_METHODS and isinstance(estimator.net, str) and estimator.net in ("auto", "linear")
+
+
+def check_no_texts(X: Any) -> None:
+    """Raise InputError for texts: the message shows how to encode them."""
+    values = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if isinstance(values, np.ndarray):
+        is_column = values.ndim == 1 or (hasattr(X, "iloc") and values.shape[1:] == (1,))
+        values = values.ravel() if is_column and values.dtype.kind in "OUT" else ()
+    is_text = isinstance(values, list | tuple | np.ndarray) and len(values) > 0
+    if is_text and all(isinstance(value, str) for value in values):
+        raise InputError(
+            "X contains texts: encode them, as in make_pipeline(TfidfVectorizer(), MetaLabelNetClassifier("
+            "'metalabelnet-plus')).fit(texts, y, metalabelnetclassifier__clean_mask=clean_mask)"
+        )
+
+
+def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Return samples for a scikit-learn classifier: a data frame as it is, else numbers, sparse if it accepts them.
+
+    Missing values are left to the classifier. Sets or compares `n_features_in_`.
+    """
+    check_no_texts(X)
+    if hasattr(X, "iloc"):
+        return validate_data(estimator, X, reset=reset, skip_check_array=True)
+    sparse = ("csr",) if get_tags(estimator).input_tags.sparse else False
+    return validate_data(estimator, X, reset=reset, accept_sparse=sparse, ensure_all_finite="allow-nan")
+
+
+def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool, accept_sparse: bool = False) -> Any:
     """Return a table as float64, or images as uint8 or float32 with channels first.
 
     Sets `n_features_in_` of the estimator, or compares with it if `reset` is False.
     """
+    check_no_texts(X)
+    if hasattr(X, "toarray") and not accept_sparse:
+        raise InputError(
+            f"X is sparse, and method={estimator.method!r} trains a network, which needs dense samples: choose "
+            "method='metalabelnet-plus' or estimator=LogisticRegression(), or pass X.toarray()"
+        )
     if getattr(X, "ndim", None) is None:
         X = X if hasattr(X, "__array__") or np.ndim(X) <= 2 else np.asarray(X)
     if getattr(X, "ndim", 2) <= 2:
-        table: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
-        return table
+        formats = ("csr",) if accept_sparse else False
+        return validate_data(estimator, X, reset=reset, dtype=np.float64, accept_sparse=formats)
     images = channels_first(check_array(X, allow_nd=True, dtype=None, input_name="X"), channels)
     if images.dtype.kind not in "biuf":
         raise InputError(f"images of type {images.dtype}: give uint8 or floating-point numbers")

@@ -11,6 +11,7 @@ import torch
 from metalabelnet.data.disk_tensor import chunk_size
 from metalabelnet.data.encoders import ImageEncoder, encoder_from_json
 from metalabelnet.data.files import listing, npz, table_file
+from metalabelnet.data.files.embedded_images import sample_id
 from metalabelnet.errors import InputError
 from metalabelnet.inference.load import calibrated_probabilities, load_method
 from metalabelnet.input_files.image_files import SUFFIXES, is_image
@@ -202,7 +203,9 @@ class Predictor:
                 raise InputError(
                     f"--{option} {column}: this run was trained on {kind}s, not on {option}s; leave it out"
                 )
-            if not any(table_file.is_table_file(source) and not source.is_dir() for source in sources):
+            if not any(
+                table_file.is_table_file(source) and not table_file.is_image_folder(source) for source in sources
+            ):
                 raise InputError(
                     f"--{option} {column} names a column of a table, and no input is a table; leave it out"
                 )
@@ -231,7 +234,7 @@ class Predictor:
             raise InputError(f"{source} does not exist: give a file or folder of samples")
         if source.suffix.lower() == ".npz":
             return self._find_arrays(source, kind)
-        if kind == "image" and source.is_dir():
+        if kind == "image" and table_file.is_image_folder(source):
             files = listing.image_files(source, on_listed)
             if not files:
                 raise InputError(f"{source}: no images found (*{', *'.join(SUFFIXES)})")
@@ -275,7 +278,7 @@ class Predictor:
         """Iterate over the rows of a table: `width` columns of the sample, then perhaps a column of ids."""
         for number, cells in enumerate(table_file.iterate_rows(source, columns)):
             item = source.parent / cells[0] if encoder.kind == "image" else cells[:width]
-            default_id = cells[0] if encoder.kind == "image" else str(number)
+            default_id = sample_id(cells[0], number) if encoder.kind == "image" else str(number)
             yield (cells[-1] if len(columns) > width else default_id), item
 
 

@@ -9,7 +9,7 @@ For a sample x with given label y, and n clean samples:
     L_F, L_E    mean cross-entropy of p_F, p_E on the clean samples; t minimizes it
     p           starts as p_F; each p_E in turn replaces it if its loss is lower by more than one standard error, or by
                 more than two if p_E may have memorized labels: it agrees with more given labels than q expects to be
-                correct
+                correct. For a method that does not use given labels, p is the selected epoch
     q(x, y)     posterior of the true class given p_F and the given label, by Bayes' rule (`core/posterior.py`).
                 If at least 30 clean samples carry a given label, q replaces p where its loss on them is lower by more
                 than two standard errors. If fewer do, q computed from p replaces p, provided that the confidence gap
@@ -20,6 +20,8 @@ For a sample x with given label y, and n clean samples:
 
     label       argmax p(x)
     confidence  max p(x)
+                If on the clean samples fewer of these labels than of the given ones are right, the given labels are
+                kept, with p adapted (`given_check.py`)
     suspicion   1 − Π_E p_E,y(x)^w_E over all E and F,  Σ w = 1, w_E ∝ exp(−a (L_E − min L)), a = max(√n, n/10)
     suspect     the samples of highest suspicion, as many as p expects to be wrong: Σ_x (1 − p_y(x)). Without clean
                 samples p is not calibrated, and a suspect is a sample whose corrected label is not y.
@@ -101,18 +103,25 @@ def decide_labels(
 
 
 def correct_labels(
-    snapshots: Snapshots, selected: LabelDistribution, given: Tensor, clean: CleanLabels | None = None
+    snapshots: Snapshots,
+    selected: LabelDistribution,
+    given: Tensor,
+    clean: CleanLabels | None = None,
+    *,
+    reads_given: bool = True,
 ) -> tuple[LabelDistribution, Tensor]:
     """Return p or q of the rule for the training rows, and the suspicion from all means.
 
-    selected  the distribution of the selected epoch alone
-    given     given labels of the training rows
-    clean     labels of the clean rows; None without a clean set
+    selected     the distribution of the selected epoch alone
+    given        given labels of the training rows
+    clean        labels of the clean rows; None without a clean set
+    reads_given  whether the method is trained on given labels. If not, it cannot memorize them: p is `selected`
     """
     suspicion = snapshots.suspicion()
     if snapshots.best is None or suspicion is None:
         return selected, 1 - given_probability(selected.p, given)
-    chosen = selected if snapshots.is_better(selected, snapshots.best, given) else snapshots.best
+    use_selected = not reads_given or snapshots.is_better(selected, snapshots.best, given)
+    chosen = selected if use_selected else snapshots.best
     if clean is None:
         return chosen, suspicion
     if chosen.is_refit and snapshots.refit is not None:
@@ -158,7 +167,8 @@ def _posterior_if_consistent(
     if T is None:
         return chosen
     mixed = mix_in_confusion(T, chosen.p, CONFUSION_SHARE)
-    return chosen._replace(p=posterior(chosen.p, given, mixed), uses_given=True)
+    clean_q = posterior(chosen.clean_p, clean.evaluated_by(chosen).given, mixed)
+    return chosen._replace(p=posterior(chosen.p, given, mixed), clean_p=clean_q, uses_given=True)
 
 
 def _consistent_transition_matrix(gap: float | None, p: ClassTable, given: Tensor) -> Tensor | None:

@@ -3,6 +3,9 @@
 A network that is large for its data memorizes labels within a few epochs and then agrees with all of them. Its
 features at the first snapshot already separate the classes. The last layer, fitted to the given labels in closed form
 and for each row without its own label (`core/loo_ridge.py`), cannot memorize that label.
+
+The fit takes a time of order d³ for d features. More than 2,048 are projected onto 1,024 directions first
+(`core/projection.py`), which are found without labels, so that the predictions are still those without the label.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.core.loo_ridge import RidgeMoments
+from metalabelnet.core.projection import find_projection
 from metalabelnet.core.top_classes import LogitChunks
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.streamed_tensor import StreamedTensor
 from metalabelnet.errors import InputError
 from metalabelnet.nets.head import features_and_logits, find_head
+from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +33,9 @@ if TYPE_CHECKING:
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.methods import Method
 
-MAX_FEATURES = 4096  # width of the last layer; the fit holds a matrix of this size squared
+MAX_FEATURES = 4096  # width of the last layer
+MAX_FEATURES_OF_FIT = 2048  # the fit holds a matrix of this size squared; more features are projected
+PROJECTED_FEATURES, ROWS_OF_PROJECTION = 1024, 2048
 MAX_CACHED_FEATURE_VALUES = 1 << 26  # rows × features; beyond, features are computed twice instead of stored
 
 
@@ -49,9 +56,18 @@ def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Logi
     if width > MAX_FEATURES:
         return None
 
+    projection: Tensor | None = None
+
     def features(x: Samples) -> Iterator[Tensor]:
         for chunk in chunks(x):
-            yield features_and_logits(net, name, to_input(chunk, method.task.dtype))[0]
+            v = features_and_logits(net, name, to_input(chunk, method.task.dtype))[0]
+            yield v if projection is None else v @ projection
+
+    if width > MAX_FEATURES_OF_FIT:
+        spread = torch.linspace(0, len(train) - 1, min(len(train), ROWS_OF_PROJECTION)).long().to(train.given.device)
+        v = torch.cat(list(features(train.take(spread).x)))
+        width = min(PROJECTED_FEATURES, len(v))
+        projection = find_projection(v, width, generator(method.task.seed, "refit projection"))
 
     # Samples are on disk where memory is short, so their features are not cached either.
     use_cache = len(train) * width <= MAX_CACHED_FEATURE_VALUES and not isinstance(train.x, StreamedTensor)

@@ -91,7 +91,7 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         scale[scale == 0] = 1.0
         X -= shift
         X /= scale
-    fold = np.concatenate([_stratified_folds(given[: len(train)], folds), _stratified_folds(true, folds)])
+    fold = np.concatenate([stratified_folds(given[: len(train)], folds), stratified_folds(true, folds)])
     annotations = train.annotations
     if annotations is not None:  # clean rows from elsewhere have none
         none = Annotations.empty(len(clean), annotations.names)
@@ -116,7 +116,7 @@ def _matrix(x: Samples) -> Any:
     return np.concatenate(parts) if parts else np.zeros((0, int(np.prod(x.shape[1:]))))
 
 
-def _stratified_folds(labels: Labels, folds: int) -> Labels:
+def stratified_folds(labels: Labels, folds: int) -> Labels:
     """Return a fold for each row; rows of the same label go to the folds in turn."""
     fold = np.empty(len(labels), np.int64)
     fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % folds

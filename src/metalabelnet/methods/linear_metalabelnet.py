@@ -21,8 +21,8 @@
        the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
 If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If the corrected
-labels of the clean rows (by pools fitted without them) are right less often than the given ones, the given labels are
-kept; suspicion still comes from the final q.
+labels of the clean rows (by pools fitted without them) are right less often than the given ones, the label table keeps
+the given labels (`labels/given_check.py`); suspicion still comes from the final q.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import torch
 from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import differentiate_solution, fit_logistic, log_softmax, logits
-from metalabelnet.methods.label_likelihood import first_labels, given_log_likelihood, label_log_likelihood
+from metalabelnet.methods.label_likelihood import first_labels, label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
     FittedLabels,
@@ -115,17 +115,13 @@ class LinearMetaLabelNet(LogisticMethod):
         W = fit_logistic(X, q, w, decay, start=solutions[-1])
         yield
         self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
-        if not _is_better_than_given(f, opinions):
-            prior = np.log(np.bincount(f.true, minlength=f.classes) + 1.0)
-            log_q = log_softmax(prior + given_log_likelihood(f, log_p_given, all_clean)[:n])
-            keep = f.given[:n] >= 0
-            log_q = np.where(keep[:, None], log_q, np.log(soft_labels))
         self.result = FittedLabels(
             clean_logits=_cross_calibrate(f, log_p[n:]),
             log_p=log_q,
             calibrated=True,
             soft_labels=soft_labels,
             suspicion=1 - soft_labels[np.arange(n), np.maximum(f.given[:n], 0)],
+            clean_labels=_correct_clean_labels(f, opinions),
         )
 
     def _label_source(
@@ -266,13 +262,11 @@ def _cross_calibrate(f: FixedFeatures, log_p: Array) -> Array:
     return calibrated
 
 
-def _is_better_than_given(f: FixedFeatures, opinions: Array) -> bool:
-    """Return whether at least as many corrected labels of clean rows are right as given ones; True if none is known."""
-    n, fold = f.n, f.fold[f.n :]
-    given, corrected = f.given[n:], np.zeros(len(f.true), np.int64)
+def _correct_clean_labels(f: FixedFeatures, opinions: Array) -> NDArray[np.int64]:
+    """Return the corrected labels of the clean rows, each by a pool that was fitted without its fold."""
+    n, fold, corrected = f.n, f.fold[f.n :], np.zeros(len(f.true), np.int64)
     for k in range(f.folds):
         rows = fold == k
         pool = fit_label_pool(opinions[:, n:][:, ~rows], f.true[~rows])
         corrected[rows] = pool.logits(opinions[:, n:][:, rows]).argmax(1)
-    labeled = given >= 0
-    return bool((corrected == f.true)[labeled].sum() >= (given == f.true)[labeled].sum())
+    return corrected

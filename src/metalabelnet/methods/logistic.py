@@ -41,6 +41,7 @@ class FittedLabels(NamedTuple):
     calibrated    whether `log_p` are calibrated; otherwise the temperature of the clean logits applies to them
     soft_labels   (n, C) soft labels that the classifier was fitted to; None: given labels
     suspicion     (n,) probability that the given label is wrong; None: by `log_p`
+    clean_labels  (m,) corrected labels of the clean rows, each found without its true label; None: by `clean_logits`
     """
 
     clean_logits: Array
@@ -48,6 +49,7 @@ class FittedLabels(NamedTuple):
     calibrated: bool = False
     soft_labels: Array | None = None
     suspicion: Array | None = None
+    clean_labels: NDArray[np.int64] | None = None
 
 
 class LogisticMethod(Method):

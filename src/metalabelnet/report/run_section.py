@@ -9,6 +9,7 @@ from metalabelnet import nets
 from metalabelnet.report.annotator_table import annotator_table
 from metalabelnet.report.markup import Html, join, name_tag, table, tag, truncate
 from metalabelnet.report.matrices import MAX_MATRIX_CLASSES, pair_table
+from metalabelnet.report.noise_section import clean_noise_html, warnings_html
 from metalabelnet.report.svg_chart import chart, series
 
 if TYPE_CHECKING:
@@ -39,11 +40,14 @@ def make_section(run: FinishedRun, samples: Mapping[int, SampleContent], note: s
         "section",
         tag("h2", name_tag(run.name, 80)),
         _result(run),
+        warnings_html(run),
         _details(run),
         tag("h3", "Learning curves"),
         _curves(run),
         tag("h3", "Confusion matrix"),
         _confusion(run),
+        tag("h3", "Noise on the clean samples"),
+        clean_noise_html(run),
         tag("h3", "Estimated noise matrix"),
         _noise(run),
         annotator_table(annotators) if (annotators := run.summary.get("annotators")) else Html(),

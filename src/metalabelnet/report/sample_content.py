@@ -15,6 +15,7 @@ from metalabelnet.data import DATASETS, data_folder, load
 from metalabelnet.data.benchmarks import cifar
 from metalabelnet.data.encoders import images
 from metalabelnet.data.files import listing, table_file
+from metalabelnet.data.files.embedded_images import sample_id
 from metalabelnet.data.packed.index import is_pack
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.image_files import describe_error
@@ -56,7 +57,7 @@ def _iterate_contents(run: FinishedRun, suspects: Sequence[Suspect]) -> Iterator
         raise InputError("the data was passed in memory")
     if name not in DATASETS and not path.exists():
         raise InputError(f"{name} does not exist (relative to the current folder)")
-    if name not in DATASETS and path.is_dir() and not is_pack(path):
+    if name not in DATASETS and table_file.is_image_folder(path) and not is_pack(path):
         return _read_images([(one.index, path / one.id) for one in suspects if _inside(path, one.id)])
     if table_file.is_table_file(path) and name not in DATASETS:
         return _from_table(run, path, suspects)
@@ -105,7 +106,8 @@ def table_cells_of(
     for number, cells in enumerate(
         table_file.iterate_rows(path, [*columns, *([id_column] if id_column is not None else [])])
     ):
-        name = cells[-1] if id_column is not None else cells[0] if kind == "image" else str(number)
+        default_id = sample_id(cells[0], number) if kind == "image" else str(number)
+        name = cells[-1] if id_column is not None else default_id
         if name in by_id:
             rows.setdefault(name, {})[number] = cells[: len(columns)]
     found = []

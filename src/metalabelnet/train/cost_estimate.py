@@ -16,21 +16,31 @@ from metalabelnet import nets
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.sparse_tensor import SparseTensor
+from metalabelnet.errors import InputError
+from metalabelnet.labels.loo_refit import MAX_FEATURES, MAX_FEATURES_OF_FIT, PROJECTED_FEATURES, ROWS_OF_PROJECTION
 from metalabelnet.methods import METHODS, LogisticMethod
+from metalabelnet.nets.head import find_head
 from metalabelnet.train.build_method import find_method_class
 from metalabelnet.train.prepare import METHODS_WITHOUT_NETWORK, classifier_name
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from metalabelnet.data.problem import Problem
+    from metalabelnet.data.rows import Rows
     from metalabelnet.train.settings import Run
 
+CPU = torch.device("cpu")
 TIMED_STEPS = 2
+TIMED_PRODUCTS = 5
+TIMED_ROWS_OF_REFIT = 256
+MULTIPLICATIONS_OF_DECOMPOSITION = 10  # of a symmetric matrix, relative to a product of such matrices
 # Time of evaluating a batch relative to a cross-entropy step on it: forward without backward. With it, estimates for
 # digits on one thread are about 10 % below the CPU time of cross-entropy and of metalabelnet.
 EVALUATION_SHARE = 1 / 3
 TIMED_ROWS = 10_000  # of the features of a logistic method
 # Products with the features, X and Xᵀ once each: about 35 for a logistic regression (measured on TF-IDF of texts).
-PRODUCTS_OF_LOGISTIC, PRODUCTS_OF_LABEL_MODEL = 400, 1500
+PRODUCTS_OF_LOGISTIC, PRODUCTS_OF_LABEL_MODEL = 400, 1000
 # Time of a compiled step relative to an eager one. Measured on an H200: 8-layer CNN 0.08 in bf16 and 0.17 in float32;
 # ResNet-50, which waits less for the host, 0.21 in bf16.
 COMPILED_STEP_SHARE_BF16, COMPILED_STEP_SHARE = 0.13, 0.25
@@ -79,6 +89,7 @@ def estimate_cost(run: Run, problem: Problem) -> CostEstimate:
     if run.uses_compiled_steps(device):
         compile_seconds = COMPILE_SECONDS
         step_share = COMPILED_STEP_SHARE_BF16 if run.dtype == "bf16" else COMPILED_STEP_SHARE
+    refit_seconds = _estimate_refit(run, net, x, train)
     labeled = int((train.given != UNLABELED).sum())
     steps = run.epochs * max(1, labeled // run.batch_size)
     parts = (train, problem.clean, problem.validation, problem.test)
@@ -89,9 +100,36 @@ def estimate_cost(run: Run, problem: Problem) -> CostEstimate:
     sample_bytes = train.x.nbytes if isinstance(train.x, Tensor) else 0
     return CostEstimate(
         seconds=compile_seconds
+        + refit_seconds
         + step_share * step_seconds * (steps * traits.relative_cost + EVALUATION_SHARE * evaluated),
         bytes=sample_bytes + passes * activation_bytes + (3 + 2 * passes) * weight_bytes,
     )
+
+
+def _estimate_refit(run: Run, net: nn.Module, x: Tensor, train: Rows) -> float:
+    """Return the time of the LOO head refit: products of the features, timed on a few of them, and a decomposition."""
+    if not (run.snapshots and METHODS[run.method].traits.reads_given):
+        return 0.0
+    try:
+        head = find_head(net, x[:2], len(train.classes), run.head)
+    except InputError:
+        return 0.0
+    width = fit_width = int(net.get_submodule(head).in_features)  # type: ignore[arg-type]
+    if width > MAX_FEATURES:
+        return 0.0
+    device, cost = x.device, 0.0
+    if width > MAX_FEATURES_OF_FIT:
+        fit_width = PROJECTED_FEATURES
+        rows = min(len(train), ROWS_OF_PROJECTION)
+        cost = fit_width * width * (3 * rows + 4 * fit_width + 2 * len(train))  # multiplications of the projection
+    cost += 2 * len(train) * fit_width**2 + MULTIPLICATIONS_OF_DECOMPOSITION * fit_width**3
+    sample = torch.ones(TIMED_ROWS_OF_REFIT, min(width, TIMED_ROWS_OF_REFIT), dtype=torch.float64, device=device)
+    sample.T @ sample
+    start = _now(device)
+    for _ in range(TIMED_PRODUCTS):
+        sample.T @ sample
+    seconds = (_now(device) - start) / TIMED_PRODUCTS
+    return cost * seconds / (sample.shape[0] * sample.shape[1] ** 2)
 
 
 def _estimate_fit(run: Run, problem: Problem) -> CostEstimate:
@@ -100,9 +138,11 @@ def _estimate_fit(run: Run, problem: Problem) -> CostEstimate:
     rows, columns = min(len(x), TIMED_ROWS), int(torch.Size(problem.shape).numel())
     X: Any = x.csr[:rows] if isinstance(x, SparseTensor) else np.zeros((rows, columns))
     W = np.zeros((columns, len(problem.train.classes)))
-    start = time.perf_counter()
-    X.T @ (X @ W)
-    seconds = (time.perf_counter() - start) * len(x) / rows
+    X.T @ (X @ W)  # the first product also allocates memory
+    start = _now(CPU)
+    for _ in range(TIMED_PRODUCTS):
+        X.T @ (X @ W)
+    seconds = (_now(CPU) - start) / TIMED_PRODUCTS * len(x) / rows
     products = PRODUCTS_OF_LABEL_MODEL if run.method not in METHODS_WITHOUT_NETWORK else PRODUCTS_OF_LOGISTIC
     sample_bytes = x.nbytes if isinstance(x, SparseTensor) else len(x) * columns * 8
     return CostEstimate(seconds=products * seconds, bytes=3 * sample_bytes + 10 * W.nbytes)

@@ -58,7 +58,7 @@ def prepare_in_memory(
         run, train, validation = _prepare_without_clean_set(run, train)
         clean, holds_out = validation, False
     else:
-        check_every_class(clean_set)
+        check_every_class(clean_set.true, clean_set.classes)
         clean, validation = clean_set, clean_set
         if run.protocol == "default":
             clean, validation = hold_out(clean_set, generator(run.seed, "hold out"))
@@ -85,11 +85,11 @@ def prepare_in_memory(
     )
 
 
-def check_every_class(clean_set: Rows) -> None:
-    """Raise InputError if the clean set lacks a class."""
-    missing = torch.bincount(clean_set.true, minlength=len(clean_set.classes)) == 0
+def check_every_class(true: Tensor, classes: tuple[str, ...]) -> None:
+    """Raise InputError if a class is missing from the labels of the clean set."""
+    missing = torch.bincount(true, minlength=len(classes)) == 0
     if missing.any():
-        name = clean_set.classes[int(missing.nonzero()[0, 0])]
+        name = classes[int(missing.nonzero()[0, 0])]
         raise InputError(f"class {name!r} is missing from the clean set: add at least one sample of each class")
 
 

@@ -70,6 +70,8 @@ OPTIONAL_SUMMARY: Fields = {
     "unlabeled": int,
     "clean_noise": dict[str, Any] | None,
     "annotators": list[dict[str, Any]] | None,
+    "given_check": dict[str, Any] | None,
+    "warnings": list[str],
     "suspects": int,
 }
 ANNOTATOR: Fields = {  # of summary.json
@@ -84,6 +86,16 @@ ANNOTATOR: Fields = {  # of summary.json
     "clean_low": float | None,
     "clean_high": float | None,
 }
+CLEAN_NOISE: Fields = {  # of summary.json
+    "rate": float,
+    "low": float,
+    "high": float,
+    "samples": int,
+    "by_class": dict[str, dict[str, float]],
+    "counts": list[list[int]],
+}
+NOISE_RATE: Fields = {"rate": float, "low": float, "high": float, "samples": int}  # of a class
+GIVEN_CHECK: Fields = {"samples": int, "given_right": float, "corrected_right": float, "keeps_given": bool}
 METRICS: Fields = {
     "epoch": int,
     "phase": str,
@@ -146,6 +158,19 @@ def check_fields(file: Path | str, parsed: Mapping[str, Any], required: Fields, 
                 f"{file}: {name} is {value}, not of type {_type_name(expected)}: copy the run folder again, or train "
                 "again"
             )
+
+
+def check_summary_parts(file: Path, summary: Mapping[str, Any]) -> None:
+    """Raise InputError if a nested part of summary.json is damaged."""
+    check_fields(file, summary["samples"], SAMPLES)
+    for annotator in summary.get("annotators") or ():
+        check_fields(file, annotator, ANNOTATOR)
+    if (noise := summary.get("clean_noise")) is not None:
+        check_fields(file, noise, CLEAN_NOISE)
+        for rate in noise["by_class"].values():
+            check_fields(file, rate, NOISE_RATE)
+    if (check := summary.get("given_check")) is not None:
+        check_fields(file, check, GIVEN_CHECK)
 
 
 def check_shape(file: Path, shape: list[int]) -> None:

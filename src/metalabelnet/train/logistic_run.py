@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
 from metalabelnet.errors import RunStopped
+from metalabelnet.labels.given_check import compare_with_given, keep_given_labels
 from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
 from metalabelnet.methods import LogisticMethod
@@ -26,6 +27,7 @@ from metalabelnet.train.summary import summarize
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.problem import Problem
     from metalabelnet.methods.logistic import FittedLabels
     from metalabelnet.train.run_folder import RunFolder
@@ -67,9 +69,15 @@ class LogisticRun:
         device = problem.train.x.device
         clean_logits = torch.from_numpy(fitted.clean_logits).to(device)
         temperature, _ = fit_temperature(clean_logits, problem.clean.true)
-        p = _label_probabilities(fitted, temperature).to(device, self.run.torch_dtype)
+        p: ClassTable = _label_probabilities(fitted, temperature).to(device, self.run.torch_dtype)
+        check, clean = None, problem.clean
+        if problem.has_clean_set:
+            corrected = clean_logits.argmax(1) if fitted.clean_labels is None else torch.from_numpy(fitted.clean_labels)
+            check = compare_with_given(corrected.to(device), clean.given, clean.true)
+        if check is not None and check.keeps_given:
+            p = keep_given_labels(p, problem.train.given, check)
         soft = self.method.soft_labels()
-        suspicion = None if fitted.suspicion is None else torch.from_numpy(fitted.suspicion).to(p)
+        suspicion = None if fitted.suspicion is None else torch.from_numpy(fitted.suspicion).to(device, p.dtype)
         labels = LabelTable(
             rows=problem.train,
             probabilities=p,
@@ -101,6 +109,7 @@ class LogisticRun:
             best={"epoch": 0, "accuracy": accuracy},
             history=[metrics],
             seconds=seconds,
+            check=check,
         )
         if self.files is not None:
             _write(self.files, self.method, labels, clean_logits, test, problem, temperature, metrics, summary)

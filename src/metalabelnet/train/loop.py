@@ -23,6 +23,7 @@ from metalabelnet.data.batches import Batches
 from metalabelnet.engine import Engine, wait_for_device, without_cudnn_benchmark
 from metalabelnet.errors import DivergenceError, InputError, RunStopped
 from metalabelnet.labels.correction import correct_labels
+from metalabelnet.labels.given_check import compare_with_given, keep_given_labels
 from metalabelnet.labels.label_table import LabelTable
 from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
 from metalabelnet.labels.snapshots import (
@@ -333,10 +334,19 @@ class TrainingLoop:
         selected = calibrated_distribution(train, clean_rows_logits, true, (epoch, epoch))
         # Epoch 0: all clean rows that any snapshot was evaluated on.
         clean = clean_labels(self.method, problem, epoch=0) if problem.has_clean_set else None
-        corrected, suspicion = correct_labels(self.snapshots, selected, problem.train.given, clean)
+        reads_given = self.method.traits.reads_given
+        corrected, suspicion = correct_labels(
+            self.snapshots, selected, problem.train.given, clean, reads_given=reads_given
+        )
+        p, check = corrected.p, None
+        if clean is not None:
+            evaluated = clean.evaluated_by(corrected)
+            check = compare_with_given(corrected.clean_p.argmax(1), evaluated.given, evaluated.true)
+        if check is not None and check.keeps_given:
+            p = keep_given_labels(p, problem.train.given, check)
         labels = LabelTable(
             rows=problem.train,
-            probabilities=corrected.p,
+            probabilities=p,
             suspicion=suspicion,
             soft_labels=self.best["soft_labels"],
             calibrated=problem.has_clean_set,
@@ -357,6 +367,7 @@ class TrainingLoop:
             best=self.best,
             history=self.history,
             seconds=self.seconds,
+            check=check,
         )
         if self.files is not None:
             self.files.write_model(self.best["model"])

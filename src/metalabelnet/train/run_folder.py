@@ -262,9 +262,7 @@ class RunFolder(DigestedFolder):
             raise InputError(f"{self.path} has no summary.json: the run is not finished; resume it with --resume")
         file = self.path / "summary.json"
         summary = json_files.parse_object(file, self.read(file.name), json_files.SUMMARY, json_files.OPTIONAL_SUMMARY)
-        json_files.check_fields(file, summary["samples"], json_files.SAMPLES)
-        for annotator in summary.get("annotators") or ():
-            json_files.check_fields(file, annotator, json_files.ANNOTATOR)
+        json_files.check_summary_parts(file, summary)
         return summary
 
     def metrics(self) -> list[dict[str, Any]]:

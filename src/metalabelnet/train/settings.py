@@ -13,6 +13,7 @@ import torch
 
 from metalabelnet.data import DATASETS, PATH_KINDS, ReadOptions
 from metalabelnet.data.files import npz
+from metalabelnet.data.files.arrow_file import is_saved_dataset
 from metalabelnet.data.files.table_file import is_table_file
 from metalabelnet.data.packed.index import has_clean_set, is_pack
 from metalabelnet.errors import InputError, unknown_name_error
@@ -250,7 +251,7 @@ def find_data_format(data: str) -> str:
         return "benchmark"
     if data and is_pack(path):
         return "packed"
-    if data and (path.is_dir() or data.endswith("/")):
+    if data and (path.is_dir() or data.endswith("/")) and not is_saved_dataset(path):
         return "folder"
     if is_table_file(path):
         return "table"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.labels.annotator_quality import annotator_quality
 from metalabelnet.labels.clean_noise import count_clean_noise
+from metalabelnet.labels.label_warnings import label_warnings
 from metalabelnet.labels.metrics import class_accuracy, expected_calibration_error, macro_f1, top_accuracy
 from metalabelnet.labels.quality import label_quality
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.data import Rows
     from metalabelnet.data.problem import Problem
+    from metalabelnet.labels.given_check import GivenCheck
     from metalabelnet.labels.label_table import LabelTable
     from metalabelnet.train.settings import Run
 
@@ -36,6 +38,7 @@ def summarize(
     best: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     seconds: float,
+    check: GivenCheck | None,
 ) -> dict[str, Any]:
     """Return the summary of a run. Accuracies are per cent.
 
@@ -47,6 +50,7 @@ def summarize(
     epochs       epochs that the method has trained
     best         the selected epoch: its number and validation accuracy
     history      metrics of each epoch
+    check        comparison of corrected and given labels on clean rows; None if it is not possible
     """
     has_truth = problem.train.true >= 0
     correct = train_predicted == problem.train.true
@@ -74,6 +78,8 @@ def summarize(
         "unlabeled": int((problem.train.given < 0).sum()),
         "clean_noise": count_clean_noise(problem),
         "annotators": annotator_quality(problem, labels),
+        "given_check": None if check is None else check.to_json(),
+        "warnings": label_warnings(problem, labels, check, epochs=epochs),
         "suspects": int(labels.decisions().suspect.sum()),
         "seconds": round(seconds, 3),
     }

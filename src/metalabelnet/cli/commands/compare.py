@@ -16,26 +16,22 @@ from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.launch.process_pool import Job, train_all
 from metalabelnet.methods import METHODS
+from metalabelnet.report.trackers import RunLog, parse_log_target
+from metalabelnet.train import RunFolder
 from metalabelnet.train.prepare import select_device
 
 if TYPE_CHECKING:
     import argparse
+
+    from metalabelnet.train import Progress
 
 MAX_SEEDS = 10_000
 
 
 def compare(args: argparse.Namespace) -> None:
     """Train several methods and print a table of their results."""
-    names = list(METHODS) if args.methods == "all" else list(dict.fromkeys(filter(None, args.methods.split(","))))
-    if not names:
-        raise InputError(f"methods {args.methods!r} names no method: choose from {', '.join(METHODS)}, or all")
-    for name in names:
-        if name not in METHODS:
-            raise unknown_name_error("method", name, [*METHODS, "all"])
-    if args.seeds < 1:
-        raise InputError(f"seeds {args.seeds} is too small: the minimum is 1")
-    if args.seeds > MAX_SEEDS:
-        raise InputError(f"seeds {args.seeds} is too large: the maximum is {MAX_SEEDS}")
+    names = _method_names(args)
+    targets = list(map(parse_log_target, args.log))
     first = build_run(args, method=names[0])
     check_compared(names, args.settings)
     out = args.out or Path("runs") / f"compare-{run_folder_name(first, with_method=False)}"
@@ -52,16 +48,44 @@ def compare(args: argparse.Namespace) -> None:
     parallel = f"{min(workers, len(jobs))} in parallel" if min(workers, len(jobs)) > 1 else "one at a time"
     runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''} of {len(names)} method{'s' if len(names) > 1 else ''}"
     console.log(f"{first.data}, noise {first.noise}: {runs}, {parallel}")
+    logs = [RunLog(targets, RunFolder(job.folder), console.log) for job in jobs]
+
+    def on_progress(number: int, progress: Progress | None) -> None:
+        display.update(number, jobs[number].folder.name, progress)
+        if progress is None:
+            logs[number].finish()
+        elif progress.metrics is not None:
+            logs[number].update()
+
     with interruptible() as stop, console.progress(runs=len(jobs)) as display:
         read_cache = ReadCache(concurrent_runs=min(workers, len(jobs)))
         check_and_describe_jobs(console, jobs, workers, display, read_cache, resume=args.resume)
-        outcomes = train_all(
-            jobs,
-            resume=args.resume,
-            workers=workers,
-            read_cache=read_cache,
-            on_progress=lambda number, progress: display.update(number, jobs[number].folder.name, progress),
-            stop=stop,
-            keep_going=True,
-        )
+        try:
+            outcomes = train_all(
+                jobs,
+                resume=args.resume,
+                workers=workers,
+                read_cache=read_cache,
+                on_progress=on_progress,
+                stop=stop,
+                keep_going=True,
+            )
+        finally:
+            for log in logs:
+                log.finish()
     print_comparison(console, out, jobs, outcomes)
+
+
+def _method_names(args: argparse.Namespace) -> list[str]:
+    """Return the names of the methods; raise InputError for an unknown one, and for a wrong number of seeds."""
+    names = list(METHODS) if args.methods == "all" else list(dict.fromkeys(filter(None, args.methods.split(","))))
+    if not names:
+        raise InputError(f"methods {args.methods!r} names no method: choose from {', '.join(METHODS)}, or all")
+    for name in names:
+        if name not in METHODS:
+            raise unknown_name_error("method", name, [*METHODS, "all"])
+    if args.seeds < 1:
+        raise InputError(f"seeds {args.seeds} is too small: the minimum is 1")
+    if args.seeds > MAX_SEEDS:
+        raise InputError(f"seeds {args.seeds} is too large: the maximum is {MAX_SEEDS}")
+    return names

@@ -13,7 +13,7 @@ from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import ignore_closed_terminal, interruptible
 from metalabelnet.cli.run_description import describe_run
 from metalabelnet.errors import InputError, RunStopped
-from metalabelnet.labels.memorization_check import memorization_warning
+from metalabelnet.report.trackers import RunLog, parse_log_target
 from metalabelnet.train import RunFolder
 from metalabelnet.train.prepare import prepare
 
@@ -28,11 +28,14 @@ def train(args: argparse.Namespace) -> None:
     run = build_run(args)
     if not (math.isfinite(args.checkpoint_seconds) and args.checkpoint_seconds >= 0):
         raise InputError(f"checkpoint-seconds {args.checkpoint_seconds}: give a number that is 0 or more")
+    targets = list(map(parse_log_target, args.log))
     files = RunFolder(args.out or Path("runs") / run_folder_name(run))
     files.check(run, resume=args.resume)
     console = Console()
+    run_log = RunLog(targets, files, console.log)
     if files.finished:
         console.log(f"{files.path} is already finished")
+        run_log.finish()
     else:
         with interruptible() as stop, ignore_closed_terminal(), console.progress() as display:
             problem = prepare(run, display.download, display.samples, stop=stop)
@@ -47,16 +50,21 @@ def train(args: argparse.Namespace) -> None:
                     while description:  # printed at the first report: then network, samples and settings fit together
                         console.log(description.pop(0))
                     display.update(0, run.method, progress)
+                if progress.metrics is not None:
+                    run_log.update()
 
-            result = training.train(
-                run,
-                folder=files.path,
-                resume=args.resume,
-                problem=problem,
-                on_progress=on_progress,
-                stop=stop,
-                checkpoint_seconds=args.checkpoint_seconds,
-            )
-        if warning := memorization_warning(problem, result.labels):
-            console.log(warning)
+            try:
+                training.train(
+                    run,
+                    folder=files.path,
+                    resume=args.resume,
+                    problem=problem,
+                    on_progress=on_progress,
+                    stop=stop,
+                    checkpoint_seconds=args.checkpoint_seconds,
+                )
+            finally:
+                run_log.finish()
+    for warning in files.summary().get("warnings", ()):
+        console.log(warning)
     print_summary(console, files)

@@ -67,7 +67,9 @@ def find_clean_samples(
         return list(clean.values())
     inside: dict[int, CleanSample] = {}
     outside: dict[str, CleanSample] = {}
-    for sample in _from_folder(file, data) if file.is_dir() else _from_table(file, data, columns, missing_ids):
+    for sample in (
+        _from_folder(file, data) if table_file.is_image_folder(file) else _from_table(file, data, columns, missing_ids)
+    ):
         if sample.position is None:
             first = outside.setdefault(_outside_key(sample, len(outside)), sample)
         else:
@@ -216,7 +218,7 @@ def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | 
     """
     by_id = positions_by_id(data, file)
     by_path = _positions_by_path(data) if data.kind == "image" else {}
-    folder = data.source if data.source.is_dir() else data.source.parent
+    folder = data.source if table_file.is_image_folder(data.source) else data.source.parent
     clean = []
     for name, label in zip(rows.ids, rows.labels, strict=True):
         position, item = by_id.get(listing.normalize_name(name)), None

@@ -145,7 +145,7 @@ def list_train(
 ) -> tuple[Listing, Columns]:
     """List the training samples, and find the roles of a table's columns; `notes` receives messages about them."""
     on_listed = _report_listed(path, on_samples)
-    if path.is_dir():
+    if table_file.is_image_folder(path):
         for name in ("image", "text", "features", "label", "id", "clean_column", "true_label"):
             if getattr(options, name):
                 option = f"--{name.replace('_', '-')}"
@@ -204,7 +204,7 @@ def list_test(
 ) -> Listing:
     """List the test samples, in the columns of the training samples."""
     on_listed = _report_listed(path, on_samples)
-    if path.is_dir():
+    if table_file.is_image_folder(path):
         _check_kind(path, "image", columns.kind)
         rows = listing.from_folder(path, on_listed)
     elif path.exists() and not table_file.is_table_file(path):

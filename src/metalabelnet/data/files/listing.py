@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.cells import is_identifier, is_missing, parse_bool
 from metalabelnet.data.files import table_file
+from metalabelnet.data.files.embedded_images import sample_id
 from metalabelnet.data.unlabeled import UNLABELED_NAMES
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.input_files.image_files import SUFFIXES, is_image
@@ -203,7 +204,7 @@ def from_table(
             on_listed(number)
         values = dict(zip(wanted[width:], cells[width:], strict=True))
         item = path.parent / cells[0] if columns.kind == "image" else cells[:width]
-        default_id = cells[0] if columns.kind == "image" else str(number)
+        default_id = sample_id(cells[0], number) if columns.kind == "image" else str(number)
         mark = columns.clean_column
         listing.add(
             item,

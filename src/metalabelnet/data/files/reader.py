@@ -17,6 +17,7 @@ from metalabelnet.data.disk_tensor import GIB, MIB, DiskTensor, sample_memory_by
 from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images
 from metalabelnet.data.files import clean_set, duplicates, listing
 from metalabelnet.data.files.list_data import list_test, list_train
+from metalabelnet.data.files.table_file import is_image_folder
 from metalabelnet.data.parts import CLEAN, LEFT_OUT, TEST, TRAIN
 from metalabelnet.data.rows import UNLABELED, DataSet, make_rows
 from metalabelnet.errors import InputError
@@ -60,7 +61,7 @@ def read(
     try:
         return _read(path, options, folder, on_samples, notes, train, columns)
     except InputError as error:
-        if path.is_dir() or (options.label is not None and (options.image or options.text or options.features)):
+        if is_image_folder(path) or (options.label is not None and (options.image or options.text or options.features)):
             raise
         raise InputError(f"{error} (columns as detected: {columns.describe()})") from error
 
@@ -81,7 +82,7 @@ def _read(
         column_options = ", a column that marks clean rows with --clean-column, or one of true labels with --true-label"
         raise InputError(
             f"{path}: there is no clean set; give a file of clean labels with --clean FILE"
-            f"{'' if path.is_dir() else column_options}; `metalabelnet review {path}` helps to build one"
+            f"{'' if is_image_folder(path) else column_options}; `metalabelnet review {path}` helps to build one"
         )
     test = None if options.test is None else list_test(Path(options.test), options, columns, train, on_samples)
     samples = combine(train, clean, test)

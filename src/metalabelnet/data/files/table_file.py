@@ -1,4 +1,6 @@
-"""CSV and TSV files by the standard library, Parquet files by pyarrow. Every cell is a string, "" if it is empty.
+"""CSV and TSV files by the standard library; Parquet files and folders of Hugging Face `datasets` by `arrow_file`.
+
+Every cell is a string, "" if it is empty.
 
 Files are read a few rows at a time, so that predictions can be made for files of any size.
 """
@@ -10,9 +12,10 @@ import io
 import itertools
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
+from metalabelnet.data.files import arrow_file
+from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.input_files.regular_files import check_regular_file, open_regular_file
 
 if TYPE_CHECKING:
@@ -25,22 +28,27 @@ MAX_CELL_CHARACTERS = 1 << 26  # the default of the standard library, 131,072, i
 MAX_COLUMNS = 100_000  # more is a mistake, such as a table of samples in columns, and takes minutes to read
 MAX_HEADER_CHARACTERS = 1 << 24
 MAX_LINE_CHARACTERS = 1 << 28
-PARQUET_BATCH_ROWS = 1024
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether the file name has the suffix of a table."""
-    return path.suffix.lower() in SUFFIXES
+    """Whether the file name has the suffix of a table, or the path is a folder of Hugging Face `datasets`."""
+    return path.suffix.lower() in SUFFIXES or arrow_file.is_saved_dataset(path)
+
+
+def is_image_folder(path: Path) -> bool:
+    """Whether the path is a folder that is not a table."""
+    return path.is_dir() and not arrow_file.is_saved_dataset(path)
 
 
 def column_names(path: Path) -> list[str]:
     """Return the names of the columns."""
     try:
-        check_regular_file(path)
+        if not arrow_file.is_saved_dataset(path):
+            check_regular_file(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    if path.suffix.lower() == ".parquet":
-        names = [str(name) for name in _open_parquet(path).schema_arrow.names]
+    if arrow_file.is_arrow_table(path):
+        names = arrow_file.column_names(path)
     else:
         first = next(_lines(path), None)
         if first is None:
@@ -61,8 +69,8 @@ def iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
     """Yield the cells of these columns, row by row."""
     names = column_names(path)
     positions = column_positions(columns, names, path)
-    if path.suffix.lower() == ".parquet":
-        yield from _parquet_rows(path, columns)
+    if arrow_file.is_arrow_table(path):
+        yield from arrow_file.iterate_cells(path, columns)
         return
     width = len(names)
     for number, cells in enumerate(itertools.islice(_lines(path), 1, None), start=2):
@@ -83,10 +91,6 @@ def column_positions(columns: Sequence[str], names: Sequence[str], path: Path) -
     if missing is not None:
         raise InputError(f"{path}: {unknown_name_error('column', missing, names)}")
     return [position[name] for name in columns]
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None or value != value else str(value).strip()  # NaN is an empty cell
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
@@ -115,29 +119,3 @@ def _limited_lines(file: TextIO, path: Path) -> Iterator[str]:
             raise InputError(f"{path}: a line is longer than {limit:,} characters; it is damaged, or not a CSV file")
         yield line
         limit = MAX_LINE_CHARACTERS
-
-
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
-    from pyarrow import ArrowException
-
-    try:
-        for batch in _open_parquet(path).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=list(columns)):
-            by_column = [[_cell(value) for value in batch.column(name).to_pylist()] for name in columns]
-            yield from map(list, zip(*by_column, strict=True))
-    except (ArrowException, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({_one_line(error)}); it is damaged") from error
-
-
-def _open_parquet(path: Path) -> Any:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise missing_package_error("pyarrow", "tables", "a Parquet file") from error
-    try:
-        return parquet.ParquetFile(path)
-    except (ArrowException, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({_one_line(error)}); it is not a Parquet file") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
