@@ -244,17 +244,17 @@ def test_export_from_a_bad_database_is_a_one_line_error(
 ) -> None:
     apply, word = DAMAGES[name]
     file = run / "review.sqlite"
-    assert run_cli(["review", str(run), "--export", "labels", "-o", str(run / "out.csv")], capsys).code == 0
+    assert run_cli(["review", str(run), "--export", "clean", "-o", str(run / "out.csv")], capsys).code == 0
     before = (run / "out.csv").read_bytes()
     apply(file, monkeypatch)
-    result = run_cli(["review", str(run), "--export", "labels", "-o", str(run / "out.csv")], capsys)
+    result = run_cli(["review", str(run), "--export", "clean", "-o", str(run / "out.csv")], capsys)
     check_one_line(result, str(file), word, "--db FILE")
     assert (run / "out.csv").read_bytes() == before
 
 
 def test_full_disk_on_import_is_a_one_line_error(run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_disk(run, monkeypatch)
-    check_one_line(run_cli(["review", str(run), "--export", "labels"], capsys), "full", "free some space")
+    check_one_line(run_cli(["review", str(run), "--export", "clean"], capsys), "full", "free some space")
 
 
 def check_error_page(answer: Any) -> None:

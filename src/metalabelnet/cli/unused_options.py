@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError
+from metalabelnet.run_options import DATASET_DEFAULTS
 
 if TYPE_CHECKING:
     import argparse
@@ -58,11 +59,9 @@ def check_compared(methods: Sequence[str], settings: Sequence[str]) -> None:
 
 def check_labels_options(args: argparse.Namespace) -> None:
     """Raise InputError if an option of `labels` has no effect."""
-    from metalabelnet.data import DATASETS
-
-    if args.data_dir is None or args.data in DATASETS:
+    if args.data_dir is None or args.data in DATASET_DEFAULTS:
         return
-    why = "it is for --data NAME" if args.data is None else f"{args.data} is not one of {', '.join(DATASETS)}"
+    why = "it is for --data NAME" if args.data is None else f"{args.data} is not one of {', '.join(DATASET_DEFAULTS)}"
     raise InputError(f"--data-dir {args.data_dir}: it is the folder of a named data set, and {why}; leave it out")
 
 

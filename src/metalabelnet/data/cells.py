@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-MISSING_VALUES = ("", "na", "n/a", "nan", "null", "none", "?")
+MISSING_VALUES = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 MIN_CATEGORY_VALUES = 20  # a column may have this many distinct texts as a category, however few rows there are
 MIN_NUMERIC_SHARE = 0.9  # of the cells of a numeric column that has a few mistyped ones
 
@@ -36,7 +36,7 @@ def is_missing(cell: str) -> bool:
 
 def is_identifier(cells: Sequence[str]) -> bool:
     """Whether a column holds names or texts that differ in most rows, which is no feature."""
-    present = [cell for cell in cells if not is_missing(cell)]
+    present = [cell for cell in cells if cell.strip().lower() not in MISSING_VALUES]  # not is_missing, but faster
     return has_too_many_values(present) and number_format(present, strict=False) is None
 
 

@@ -34,7 +34,7 @@ DAMAGED_HINT = "copy the run folder again, or train again"
 class LabelRow(NamedTuple):
     """A row of the table with all its cells as text."""
 
-    index: int
+    row_index: int
     id: str
     given: str
     label: str
@@ -191,13 +191,15 @@ class RunLabelTable:
 
     def _position(self, row: LabelRow) -> int:
         """The position of the sample in the data, or −1 if it is no longer there."""
-        if 0 <= row.index < len(self.ids) and self.ids[row.index] == row.id:
-            return row.index
+        if 0 <= row.row_index < len(self.ids) and self.ids[row.row_index] == row.id:
+            return row.row_index
         return self._by_id.get(row.id, -1)
 
     def _unknown_classes(self, row: LabelRow) -> list[str]:
         known = self._class_numbers
-        return [] if row.given in known and row.label in known else [row.given if row.given not in known else row.label]
+        if row.given in known and row.label in known:  # nearly always, and faster than a list
+            return []
+        return [name for name in (row.given, row.label) if name not in known]
 
     @cached_property
     def _by_id(self) -> dict[str, int]:

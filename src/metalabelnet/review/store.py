@@ -128,6 +128,14 @@ def database_errors(path: Path) -> Iterator[None]:
         raise ReviewDatabaseError(path, error) from error
 
 
+def check_no_links(path: Path) -> None:
+    """Raise InputError if the file, or one that SQLite writes beside it, is a link: it leads to another place."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        if file.is_symlink():
+            raise InputError(f"{file} is a symbolic link: remove it, or use another file with --db FILE")
+
+
 class ReviewStore:
     """The SQLite file, with a connection for each thread."""
 
@@ -304,15 +312,8 @@ class ReviewStore:
             db.execute("DROP TABLE renumbered")
         db.execute("INSERT OR REPLACE INTO metadata VALUES ('classes', ?)", (json.dumps(classes),))
 
-    def _check_no_links(self) -> None:
-        """Raise InputError if the file, or one that SQLite writes beside it, is a link: it leads to another place."""
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            path = self.path.with_name(self.path.name + suffix)
-            if path.is_symlink():
-                raise InputError(f"{path} is a symbolic link: remove it, or use another file with --db FILE")
-
     def _connect(self) -> sqlite3.Connection:
-        self._check_no_links()
+        check_no_links(self.path)
         try:
             if not self.path.exists():
                 self.path.touch(mode=0o600)  # SQLite gives its other files the same mode

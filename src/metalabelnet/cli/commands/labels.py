@@ -9,9 +9,7 @@ from metalabelnet.cli.console import Console
 from metalabelnet.cli.output_files import stdout_for_data, write_atomically
 from metalabelnet.cli.unused_options import check_labels_options
 from metalabelnet.errors import InputError, unknown_name_error
-from metalabelnet.inference.relabel import relabel
 from metalabelnet.labels.export_formats import CSV_FORMATS, FORMATS, escape_formulas, read_label_table, select_rows
-from metalabelnet.report import annotation_tools
 from metalabelnet.train import RunFolder
 
 if TYPE_CHECKING:
@@ -34,12 +32,16 @@ def labels(args: argparse.Namespace) -> None:
         )
     if args.data is None:
         files.summary()  # raises an error if the run is not finished
-        text = _read_labels_csv(files)
+        text, rows = _read_labels_csv(files)
     else:
+        from metalabelnet.inference.relabel import relabel  # needs PyTorch, which takes seconds to import
+
         text = relabel(args.run, args.data, args.data_dir).to_csv()
-    rows = read_label_table(text)
+        rows = read_label_table(text)
     selected = select_rows(rows, suspects=args.suspects, top=args.top)
     if args.format in ("label-studio", "fiftyone") and args.data is None:
+        from metalabelnet.report import annotation_tools
+
         selected, notes = annotation_tools.add_sample_content(args.run, selected, args.format)
         for note in notes:
             Console().log(note)
@@ -57,8 +59,8 @@ def labels(args: argparse.Namespace) -> None:
         Console().print(f"{len(selected)} rows written to {args.output}")
 
 
-def _read_labels_csv(files: RunFolder) -> str:
-    """Return the text of a run's label table; raise an error if it is incomplete."""
+def _read_labels_csv(files: RunFolder) -> tuple[str, list[dict[str, str]]]:
+    """Return the text of a run's label table and its rows; raise an error if it is incomplete."""
     file = files.path / "labels.csv"
     try:
         text = files.read(file.name).decode()
@@ -72,7 +74,7 @@ def _read_labels_csv(files: RunFolder) -> str:
     for number, row in enumerate(rows):
         if not _is_label_row(row, classes):
             raise InputError(f"{file}: row {number} is damaged: copy the run folder again, or train again")
-    return text
+    return text, rows
 
 
 def _is_label_row(row: Mapping[Any, Any], classes: set[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from metalabelnet.data.files.list_data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.review import exports, server, source
 from metalabelnet.review.browser import BrowserRedirect
-from metalabelnet.review.store import ReviewStore, database_errors
+from metalabelnet.review.store import ReviewStore, check_no_links, database_errors
 
 if TYPE_CHECKING:
     import argparse
@@ -89,7 +88,8 @@ def _serve(args: argparse.Namespace, review_source: source.ReviewSource, store: 
 def _corrected_labels(path: Path, review_source: source.ReviewSource) -> exports.ExportRows:
     """Return the rows of the corrected labels, with the verdicts in the database if there is one."""
     verdicts = {}
-    if os.path.lexists(path):
+    check_no_links(path)
+    if path.exists():
         with database_errors(path):
             verdicts = ReviewStore(path).current_verdicts(review_source)
     return exports.corrected_labels_without_import(verdicts, review_source)

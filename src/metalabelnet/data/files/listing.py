@@ -198,20 +198,20 @@ def from_table(
     listing = Listing(source=path, kind=columns.kind)
     others = [columns.label, columns.id, columns.clean_column, columns.true_label]
     wanted = [*columns.samples, *(name for name in others if name is not None)]
-    width = len(columns.samples)
+    width, mark, is_image_path = len(columns.samples), columns.clean_column, columns.kind == "image"
+    label, name, true_label = (
+        (None if x is None else wanted.index(x, width)) for x in (columns.label, columns.id, columns.true_label)
+    )
     for number, cells in enumerate(table_file.iterate_rows(path, wanted)):
         if on_listed is not None and number % ROWS_PER_PROGRESS_CALL == 0:
             on_listed(number)
-        values = dict(zip(wanted[width:], cells[width:], strict=True))
-        item = path.parent / cells[0] if columns.kind == "image" else cells[:width]
-        default_id = sample_id(cells[0], number) if columns.kind == "image" else str(number)
-        mark = columns.clean_column
+        default_id = sample_id(cells[0], number) if is_image_path else str(number)
         listing.add(
-            item,
-            values[columns.id] if columns.id is not None else default_id,
-            normalize_name(values[columns.label]) if columns.label is not None else "",
-            is_clean=mark is not None and parse_bool(values[mark], number, mark, path),
-            true_label=normalize_name(values[columns.true_label]) if columns.true_label is not None else "",
+            path.parent / cells[0] if is_image_path else cells[:width],
+            cells[name] if name is not None else default_id,
+            normalize_name(cells[label]) if label is not None else "",
+            is_clean=mark is not None and parse_bool(cells[wanted.index(mark, width)], number, mark, path),
+            true_label=normalize_name(cells[true_label]) if true_label is not None else "",
         )
     if not listing.items:
         raise InputError(f"{path}: there are no rows below the first line")
