@@ -261,8 +261,8 @@ def test_wrong_input() -> None:
     check_error(
         "net is torch.utils.data.dataset.TensorDataset: give a module, .* as the first argument", net=pairs(24, 0)
     )
-    check_error("unknown setting of a run or of metalabelnet 'label'", label="kind")
-    check_error("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
+    check_error("unknown setting of a run or of metalabelnet-plus 'label'", label="kind")
+    check_error("unknown setting of a run or of metalabelnet-plus 'memory_limit'", memory_limit=1.0)
     check_error(r"returns \(2, 5\) for 2 samples in eval mode", net=network(classes=5))
     check_error("the network fails on a batch", net=network(channels=2))
     check_error("did you mean 'small-cnn'", net="smal-cnn")

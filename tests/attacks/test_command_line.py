@@ -327,8 +327,8 @@ SHARED_BY_METHODS = "--epochs --warmup --batch-size --lr --lr-milestones --momen
 RECIPE = "--lr-schedule --lr-warmup --ema --strong-augment --strong-weight --mixup --label-smoothing --select-from"
 OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype --out --resume"
 ALWAYS_USED = {
-    "train": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --method --checkpoint-seconds",
-    "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --jobs",
+    "train": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --method --checkpoint-seconds --log",
+    "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --jobs --log",
     "labels": "-o --suspects --top --format --data --spreadsheet-safe",
     "predict": "-o --on-error --device",
     "pack": "-o --decode --image-size --on-error",

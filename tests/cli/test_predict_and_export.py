@@ -64,9 +64,8 @@ def test_user_network_must_be_named_again(work_dir: Path, capsys: Capture) -> No
 def test_timm_network_on_image_folder(work_dir: Path, capsys: Capture) -> None:
     true_label = write_photos(work_dir / "photos", count=30, unlabeled=2)
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[6:15], *true_label[30:32]])
-    output = run_ok(
-        f"train photos --clean checked.csv --net timm:test_resnet --image-size 32 {QUICK} --epochs 2 --out run", capsys
-    )
+    data = "photos --clean checked.csv --clean-given drop --image-size 32"
+    output = run_ok(f"train {data} --net timm:test_resnet {QUICK} --epochs 2 --out run", capsys)
     assert "images are resized to 32×32, color\n" in output
     assert "timm:test_resnet on cpu" in output
     run_ok("predict run photos -o out.csv", capsys)
@@ -142,7 +141,7 @@ FAST = ("cross-entropy", "metalabelnet", "metalabelnet-plus", "co-teaching", "el
 )
 def test_predictions_equal_label_table_for_every_method(method: str, work_dir: Path, capsys: Capture) -> None:
     write_npz(work_dir / "tiny.npz")
-    run_ok(f"train tiny.npz --clean 18 --method {method} {QUICK} --epochs 6 --out run", capsys)
+    run_ok(f"train tiny.npz --clean 18 --clean-given drop --method {method} {QUICK} --epochs 6 --out run", capsys)
     run_ok("predict run tiny.npz -o out.csv", capsys)
     table = {row["id"]: row for row in read_csv(work_dir / "run/labels.csv")}
     rows = [row for row in read_csv(work_dir / "out.csv") if row["id"] in table]

@@ -219,7 +219,7 @@ def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkey
 
 def test_predict_npz(capsys: Capture, work_dir: Path) -> None:
     write_npz(work_dir / "tiny.npz")
-    output = train("tiny.npz --clean 18", capsys)
+    output = train("tiny.npz --clean 18 --clean-given drop", capsys)
     assert "62 training samples of 3 classes, labels assumed correct; 18 clean samples" in output
     rows = predict("tiny.npz", capsys)
     assert len(rows) == 80

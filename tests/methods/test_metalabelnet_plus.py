@@ -18,6 +18,7 @@ from metalabelnet.train.build_method import build_method
 from small_runs import StepRunner, column_images, small_problem, small_run, tiny_cnn
 
 FIT = BayesLabelNet.fit
+UNTAUGHT = small_run("metalabelnet-plus", settings={"learn": False})
 STRONG = {"ema": 0.9, "strong_augment": "supervised"}
 
 
@@ -183,7 +184,9 @@ def test_warm_up_is_a_share_of_that_of_the_recipe() -> None:
 
 
 def test_a_run_of_one_epoch_has_no_warm_up() -> None:
-    one = StepRunner(small_run("metalabelnet-plus", epochs=1, warmup=0), problem_with_given_labels()).advance()
+    one = StepRunner(
+        small_run("metalabelnet-plus", epochs=1, warmup=0, settings={"learn": False}), problem_with_given_labels()
+    ).advance()
     assert one.method.warmup == one.method.first_candidate == 0
     assert one.method.soft_labels() is not None
 
@@ -201,7 +204,7 @@ def test_settings_out_of_range_are_rejected(settings: dict[str, Any], message: s
 
 
 def test_ema_predicts_and_phase_2_starts_from_it() -> None:
-    one = runner(recipe={"ema": 0.999})
+    one = runner(recipe={"ema": 0.999}, learn=False)
     ema = {name: weight.detach().clone() for name, weight in trainable_parameters(one.method.net).items()}
     for t in range(1, 1 + one.method.warmup * one.batches.steps(labeled_only=True)):
         one.advance(1)
@@ -221,7 +224,7 @@ def test_ema_predicts_and_phase_2_starts_from_it() -> None:
 
 def test_phase_2_starts_with_recomputed_batchnorm_statistics() -> None:
     """After a few steps running averages still depend on their initial values."""
-    one = warmed_up()
+    one = warmed_up(learn=False)
     lagging = {name: b.clone() for name, b in one.method.averages["net"].net.named_buffers() if "running_mean" in name}
     one.method.begin_epoch(2)
     net, x = one.method.averages["net"].net, to_input(one.problem.train.x, torch.float64)
@@ -236,7 +239,7 @@ def test_phase_2_starts_with_recomputed_batchnorm_statistics() -> None:
 
 
 def test_head_is_refit_to_the_clean_set_when_phase_2_starts() -> None:
-    one = runner()
+    one = runner(learn=False)
     x, y = to_input(one.problem.clean.x, torch.float64), one.problem.clean.true
     before = functional.cross_entropy(predict(one.method.net, x), y)
     one.method.begin_epoch(one.method.warmup)
@@ -272,7 +275,7 @@ def test_refit_head_is_not_copied_if_training_could_not_continue(
 ) -> None:
     """If its norm is too large, or the last layer of the network has no bias."""
     monkeypatch.setattr(plus, "MAX_HEAD_NORM_RATIO", max_ratio)
-    method = build_method(small_run("metalabelnet-plus"), small_problem(), net_with_small_features(bias=bias))
+    method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=bias))
     before = {name: weight.detach().clone() for name, weight in trainable_parameters(method.net).items()}
     method.begin_epoch(method.warmup)
     same = all(torch.equal(weight, before[name]) for name, weight in trainable_parameters(method.net).items())
@@ -280,7 +283,7 @@ def test_refit_head_is_not_copied_if_training_could_not_continue(
 
 
 def test_small_features_give_a_refit_head_that_is_not_copied() -> None:
-    method = build_method(small_run("metalabelnet-plus"), small_problem(), net_with_small_features(bias=True))
+    method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=True))
     before = method.net[-1].weight.detach().clone()
     method.begin_epoch(method.warmup)
     assert torch.equal(method.net[-1].weight, before)
