@@ -18,7 +18,16 @@ from metalabelnet.inference.predict import Predictor
 from metalabelnet.train import Progress, RunFolder
 from small_runs import column_images
 
-QUICK = {"epochs": 6, "warmup": 2, "batch_size": 12, "lr": 0.05, "lr_milestones": (4,), "device": "cpu", "seed": 0}
+QUICK = {
+    "method": "metalabelnet",
+    "epochs": 6,
+    "warmup": 2,
+    "batch_size": 12,
+    "lr": 0.05,
+    "lr_milestones": (4,),
+    "device": "cpu",
+    "seed": 0,
+}
 
 
 def network(channels: int = 1, classes: int = 3) -> nn.Module:
@@ -99,10 +108,10 @@ def test_samples_of_other_shapes_and_a_run_folder(tmp_path: Path) -> None:
     reports = []
     result = metalabelnet.fit(
         net, TensorDataset(x[:30], y[:30]), TensorDataset(x[30:], y[30:]), folder=tmp_path / "run",
-        on_progress=reports.append, threshold=0.5, **QUICK,
+        on_progress=reports.append, beta=0.02, **QUICK,
     )  # fmt: skip
     assert RunFolder(tmp_path / "run").summary() == result.summary
-    assert RunFolder(tmp_path / "run").run().settings == {"threshold": 0.5}
+    assert RunFolder(tmp_path / "run").run().settings == {"beta": 0.02}
     assert reports[-1].epoch == 6
 
 
@@ -226,7 +235,7 @@ def test_frozen_weights_do_not_change(method: str) -> None:
     net = network()
     net[0].requires_grad_(requires_grad=False)
     before = net[0].weight.clone()
-    result = metalabelnet.fit(net, pairs(24, 0), pairs(12, 1), method=method, **QUICK)
+    result = metalabelnet.fit(net, pairs(24, 0), pairs(12, 1), **{**QUICK, "method": method})
     weights = dict(result.model.named_parameters())
     frozen = [weight.detach() for weight in weights.values() if weight.shape == before.shape]
     assert frozen
@@ -242,9 +251,9 @@ def test_numpy_integer_as_epochs() -> None:
 
 def test_wrong_input() -> None:
     check_error("did you mean 'epochs'", epoch=3)
-    check_error("did you mean 'threshold'", treshold=3)
+    check_error("did you mean 'beta'", betta=3)
     check_error("did you mean 'q'", method="gce", qq=0.5)
-    check_error("unknown setting of a run or of metalabelnet-plus 'noise'", noise="uniform:0.4")
+    check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
     check_error("did you mean 'metalabelnet'", method="metalabel")
     check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", GrowingSamples())
     check_error(r"\(3, 8, 8\) in clean_set, but", pairs(24, 0), TensorDataset(torch.zeros(3, 3, 8, 8), torch.arange(3)))
@@ -261,8 +270,8 @@ def test_wrong_input() -> None:
     check_error(
         "net is torch.utils.data.dataset.TensorDataset: give a module, .* as the first argument", net=pairs(24, 0)
     )
-    check_error("unknown setting of a run or of metalabelnet-plus 'label'", label="kind")
-    check_error("unknown setting of a run or of metalabelnet-plus 'memory_limit'", memory_limit=1.0)
+    check_error("unknown setting of a run or of metalabelnet 'label'", label="kind")
+    check_error("unknown setting of a run or of metalabelnet 'memory_limit'", memory_limit=1.0)
     check_error(r"returns \(2, 5\) for 2 samples in eval mode", net=network(classes=5))
     check_error("the network fails on a batch", net=network(channels=2))
     check_error("did you mean 'small-cnn'", net="smal-cnn")

@@ -179,12 +179,17 @@ def test_parameters_clone_and_pickle() -> None:
     assert np.array_equal(read.predict_proba(data.X_test), first.predict_proba(data.X_test))
 
 
-def test_pipeline_as_estimator_and_data_frame_with_missing_values() -> None:
-    pandas = pytest.importorskip("pandas")
+def test_pipeline_as_estimator() -> None:
     data = blobs()
     own = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), GaussianNB()))
     clf = MetaLabelNetClassifier(estimator=own).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert clf.score(data.X_test, data.y_test) > 0.95
+
+
+@pytest.mark.slow
+def test_data_frame_with_missing_values() -> None:
+    pandas = pytest.importorskip("pandas")
+    data = blobs()
     frame = pandas.DataFrame(data.X, columns=list("abcde"))
     frame["kind"] = pandas.Categorical(np.array(["x", "y", "z"])[data.true])
     frame.iloc[::7, 0] = np.nan

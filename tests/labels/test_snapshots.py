@@ -104,7 +104,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_npz(tmp_path_factory.mktemp("data") / "many.npz", x_train=x, y_train=y)
 
 
-@pytest.mark.parametrize("method", ["metalabelnet-plus", "fine-tune", "metalabelnet"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("metalabelnet-plus", marks=pytest.mark.slow), "fine-tune", "metalabelnet"]
+)
 def test_first_snapshot_evaluates_given_labels_on_all_clean_rows(method: str, many: Path, tmp_path: Path) -> None:
     """One label in ten is randomly wrong; 300 validation rows are too few to see it."""
     changes = {
