@@ -252,6 +252,54 @@ def test_export_from_a_bad_database_is_a_one_line_error(
     assert (run / "out.csv").read_bytes() == before
 
 
+# Damage to columns that the labels export does not read: it reads the samples from the data.
+UNREAD = ("other columns", "position outside of the data", "text for a number", "unknown class")
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGES))
+def test_labels_from_a_bad_database_are_the_same_or_a_one_line_error(
+    name: str, page: ReviewClient, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k, row in enumerate(page.rows("split = 'train' LIMIT 20")):
+        page.post("/verdict", n=row["n"], seen=0, action=("unusable", "keep")[k % 2])
+    page.store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    page.store.close()
+    file = page.store.path
+    export = ["review", str(page.source.run), "--export", "labels", "-o", str(file.with_name("out.csv"))]
+    assert run_cli(export, capsys).code == 0
+    before = file.with_name("out.csv").read_bytes()
+    assert b",person," in before
+    apply, word = DAMAGES[name]
+    apply(file, monkeypatch)
+    result = run_cli(export, capsys)
+    if name in UNREAD:
+        assert result.code == 0, result.err
+    else:
+        check_one_line(result, str(file), word, "--db FILE")
+    assert file.with_name("out.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE samples SET id = 'another'",
+        "UPDATE samples SET id = (SELECT max(id) FROM samples AS other WHERE other.id != samples.id)",
+        "DELETE FROM samples",
+        "INSERT INTO current_verdicts VALUES (7, 1, 'unusable', NULL)",
+    ],
+)
+def test_labels_do_not_trust_the_ids_in_the_database(statement: str, page: ReviewClient, capsys: Capture) -> None:
+    """A verdict belongs to the sample whose id has its hash, whatever the database says."""
+    n = page.rows("split = 'train' AND given = 0")[0]["n"]
+    page.post("/verdict", n=n, seen=0, action="choose", **{"class": page.source.classes[1]})
+    export = ["review", str(page.source.run), "--export", "labels"]
+    before = run_cli(export, capsys).out
+    assert before.count(",person,") == 1
+    page.store.connection().execute(statement)
+    page.store.close()
+    assert run_cli(export, capsys).out == before
+
+
 def test_full_disk_on_import_is_a_one_line_error(run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_disk(run, monkeypatch)
     check_one_line(run_cli(["review", str(run), "--export", "clean"], capsys), "full", "free some space")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.files.spreadsheet import escape_formula
@@ -69,7 +68,7 @@ def corrected_labels(store: ReviewStore, source: ReviewSource) -> ExportRows:
 def corrected_labels_without_import(verdicts: CurrentVerdicts, source: ReviewSource) -> ExportRows:
     """The rows of `corrected_labels` from the source itself: importing samples takes longer than writing their labels.
 
-    `verdicts` has the kind and label of the current verdict by the number of the sample.
+    `verdicts` has the kind and label of the current verdict by the position of the sample.
     """
     return _label_rows(_samples_with_verdicts(verdicts, source), source.classes)
 
@@ -78,9 +77,8 @@ def _samples_with_verdicts(verdicts: CurrentVerdicts, source: ReviewSource) -> I
     """Yield the usable samples by position, as the query of `corrected_labels`."""
     trained, clean_labels = source.run_labels, source.clean_labels
     is_trained = bytes(len(source)) if trained is None else trained.is_trained
-    numbers = source.sample_numbers() if verdicts else itertools.repeat(0)
-    for position, (name, n) in enumerate(zip(source.ids, numbers, strict=False)):
-        kind, decided = verdicts.get(n, (None, None))
+    for position, name in enumerate(source.ids):
+        kind, decided = verdicts.get(position, (None, None))
         if kind == "unusable":
             continue
         if trained is not None and is_trained[position]:

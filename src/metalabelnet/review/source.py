@@ -27,7 +27,7 @@ from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from metalabelnet.data import ProgressCallback
     from metalabelnet.data.files.clean_set import CleanSample
@@ -143,6 +143,20 @@ class ReviewSource:
             numbers.append(stream_seed(0, "sample", name, seen[name]))
             seen[name] += 1
         return numbers
+
+    def positions_of(self, numbers: Collection[int], likely_ids: Collection[str]) -> dict[int, int]:
+        """The position of each numbered sample that is in the data.
+
+        Samples with likely ids are hashed first, and all samples only if some numbers are not among them.
+        """
+        positions, seen = dict[int, int](), Counter[str]()
+        for position, name in enumerate(self.ids):
+            if name in likely_ids:
+                positions[stream_seed(0, "sample", name, seen[name])] = position
+                seen[name] += 1
+        if not all(n in positions for n in numbers):
+            positions = {n: position for position, n in enumerate(self.sample_numbers())}
+        return {n: positions[n] for n in numbers if n in positions}
 
     def samples(self) -> Iterator[SampleRow]:
         """Yield all samples, with predictions for those the run was trained on."""

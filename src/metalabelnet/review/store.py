@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from metalabelnet.review.source import ReviewSource, SampleRow
 
-    CurrentVerdicts = dict[int, tuple[str, int | None]]  # kind and label by the number of the sample
+    CurrentVerdicts = dict[int, tuple[str, int | None]]  # kind and label by the position of the sample
 
 VERSION = "1"
 LOCK_TIMEOUT_SECONDS = 30.0
@@ -108,6 +108,7 @@ _INVALID_VERDICTS = {
     "current_verdicts": f"NOT (typeof(v) = 'integer' AND typeof(kind) = 'text' AND {_LABEL_FITS_KIND})",
     "verdicts": f"NOT (typeof(kind || page || time) = 'text' AND {_LABEL_FITS_KIND})",
 }
+_JUDGED_IDS = "SELECT id FROM {0} WHERE n IN (SELECT n FROM current_verdicts)"
 
 
 class ReviewDatabaseError(InputError):
@@ -234,7 +235,10 @@ class ReviewStore:
         self.connection().execute("PRAGMA cache_size = -8192")
 
     def current_verdicts(self, source: ReviewSource) -> CurrentVerdicts:
-        """The current verdicts, checked and renumbered as by `import_samples`, but nothing is imported or changed."""
+        """The current verdicts on samples of the source.
+
+        They are checked and renumbered as by `import_samples`, but nothing is imported or changed.
+        """
         db = self.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -244,7 +248,10 @@ class ReviewStore:
                 self._check_rows(db, source)
                 self._renumber_classes(db, source.classes)
             self._check_verdicts(db, source)
-            return {n: (kind, label) for n, kind, label in db.execute("SELECT n, kind, label FROM current_verdicts")}
+            verdicts = db.execute("SELECT n, kind, label FROM current_verdicts").fetchall()
+            ids = {name for table in ("samples", "sample_ids") for (name,) in db.execute(_JUDGED_IDS.format(table))}
+            positions = source.positions_of([n for n, _, _ in verdicts], ids)
+            return {positions[n]: (kind, label) for n, kind, label in verdicts if n in positions}
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
