@@ -27,7 +27,7 @@ from cli_runner import run_cli
 from metalabelnet.data import ReadOptions, load
 from metalabelnet.data.benchmarks import cifar, fashion_mnist
 from metalabelnet.data.encoders import encoder_from_json, images
-from metalabelnet.data.files import listing, npz, table_file
+from metalabelnet.data.files import listing, npz, npz_arrays, table_file
 from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.input_files.image_files import FORMATS, read_header
@@ -448,7 +448,7 @@ def test_array_that_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / "x.npz"
     np.savez_compressed(file, x_train=np.zeros((1000, 1000)))
 
-    monkeypatch.setattr(npz, "total_memory_bytes", lambda: 5_000_000)
+    monkeypatch.setattr(npz_arrays, "total_memory_bytes", lambda: 5_000_000)
     assert "x_train needs 8,000,128 bytes, more than there is memory" in message_of(npz.read, file, classes=("a", "b"))
 
 

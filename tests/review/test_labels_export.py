@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli_runner import ENVIRONMENT, run_cli
-from metalabelnet.review import exports
+from metalabelnet.data import ReadOptions
+from metalabelnet.review import array_samples, exports, source
+from report_runs import train_run
 from review_client import ReviewClient, open_review
 
 
@@ -85,14 +88,122 @@ def test_link_as_database_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_pytorch_is_not_imported(page: ReviewClient) -> None:
+def write_npz(file: Path, kind: str, *, rows: int = 60, clean: bool = True, first: int = 0) -> None:
+    """Write samples that encode their class, every seventh unlabeled; `first` changes the first sample."""
+    true = np.arange(rows) % 3
+    x = true[:, None] + np.random.default_rng(0).normal(size=(200, 4))[:rows] / 9
+    if kind != "table":
+        image = np.uint8(x[:, None, :, None] * 50 % 256).repeat(5, 1).repeat(3, 3)
+        x = {"gray": image[..., 0], "channels last": image, "channels first": image.transpose(0, 3, 1, 2)}[kind]
+    x[0] += first
+    y = np.where(np.arange(rows) % 7, true, -1)
+    parts = {"x_clean": x[:12], "y_clean": true[:12]} if clean else {"true_train": true}
+    if kind == "table":  # class names, of which one looks like a formula
+        names = np.array(["=a", "b", "c", "-1"])
+        y, parts = names[y], {name: names[a] if a.ndim == 1 else a for name, a in parts.items()}
+    np.savez(file, x_train=x, y_train=y, **parts)
+
+
+@pytest.fixture(params=["table", "gray", "channels last", "channels first"])
+def npz_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run on `data.npz`, whose clean set is separate; its table lacks some of the samples."""
+    write_npz(tmp_path / "data.npz", request.param)
+    return train_run(tmp_path / "run", str(tmp_path / "data.npz"), clean="all", limit=40, epochs=1, warmup=0)
+
+
+@pytest.fixture
+def no_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loading data with PyTorch fail."""
+    monkeypatch.delattr(source, "load_samples")
+
+
+@pytest.mark.usefixtures("no_pytorch")
+def test_npz_file_is_read_without_pytorch(npz_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["review", str(npz_run), "--export", "labels"]
+    first = run_cli(export, capsys)
+    assert not (npz_run / "review.sqlite").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "load_samples", array_samples.load_samples, raising=False)
+        page = open_review(npz_run)
+    assert first.out == imported_labels(page)
+    assert first.out.count(",run,") == 40
+    for k, row in enumerate(page.rows("1 ORDER BY n LIMIT 9")):
+        action = ("choose", "unusable", "skip")[k % 3]
+        page.post("/verdict", n=row["n"], seen=0, action=action, **{"class": page.source.classes[1]})
+    labels = run_cli([*export, "--spreadsheet-safe"], capsys).out
+    assert labels == imported_labels(page, spreadsheet_safe=True)
+    assert labels.count(",person,") == 3
+    light = source.open_source(str(npz_run), ReadOptions(), labels_only=True)
+    assert light.fingerprint == page.source.fingerprint
+    assert light.digest(7) == page.source.digest(7)
+
+
+@pytest.mark.usefixtures("no_pytorch")
+def test_npz_file_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_npz(tmp_path / "data.npz", "gray", rows=8, clean=False)
+    lines = run_cli(["review", str(tmp_path / "data.npz"), "--export", "labels"], capsys).out.splitlines()
+    assert lines[1:4] == ["0,,,,", "1,1,1,given,", "2,2,2,given,"]
+
+
+def test_clean_set_drawn_from_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_npz(tmp_path / "data.npz", "table", clean=False)
+    run = train_run(tmp_path / "run", str(tmp_path / "data.npz"), clean=9, limit=20, epochs=1, warmup=0)
+    labels = run_cli(["review", str(run), "--export", "labels"], capsys).out
+    assert labels == imported_labels(open_review(run))
+    assert [labels.count(f",{origin},") for origin in ("clean", "run")] == [9, 20]
+
+
+@pytest.mark.usefixtures("no_pytorch")
+def test_verdicts_on_an_npz_file_that_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are numbers: others may be appended, but not changed."""
+    file = tmp_path / "data.npz"
+    write_npz(file, "gray")
+    export = ["review", str(file), "--export", "labels"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "load_samples", array_samples.load_samples, raising=False)
+        page = open_review(file)
+    page.post("/verdict", n=page.rows("position = 1")[0]["n"], seen=0, action="choose", **{"class": "2"})
+    before = run_cli(export, capsys).out
+    assert "\n1,1,2,person,\n" in before
+    write_npz(file, "gray", rows=70)
+    after = run_cli(export, capsys).out
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 71
+    write_npz(file, "gray", rows=70, first=1)
+    result = run_cli(export, capsys)
+    assert (result.code, result.out) == (2, "")
+    assert "are for other rows" in result.err
+
+
+@pytest.mark.parametrize(
+    ("y", "problem"),
+    [([0, 1], "3 samples but 2 labels"), ([0, 1, 2], "row 2 has label 2"), ([0, 1, -2], "row 2 is -2")],
+)
+def test_npz_file_with_wrong_labels(
+    y: list[int], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "data.npz", x_train=np.eye(3), y_train=y, classes=["a", "b"])
+    result = run_cli(["review", str(tmp_path / "data.npz"), "--export", "labels"], capsys)
+    assert (result.code, result.out) == (2, "")
+    assert problem in result.err
+
+
+@pytest.mark.parametrize("data", ["images", "npz"])
+def test_pytorch_is_not_imported(data: str, page: ReviewClient, tmp_path: Path) -> None:
     """It takes longer to import than 100,000 labels take to write."""
-    add_verdicts(page)
+    run = page.source.run
+    if data == "npz":
+        write_npz(tmp_path / "data.npz", "gray")
+        run = train_run(tmp_path / "npz run", str(tmp_path / "data.npz"), clean="all", epochs=1, warmup=0)
+        page = open_review(run)
+        page.post("/verdict", n=page.rows()[0]["n"], seen=0, action="unusable")
+    else:
+        add_verdicts(page)
     script = (
         "import sys; from metalabelnet.cli import main; run = sys.argv[1]; "
         "assert main(['review', run, '--export', 'labels', '-o', run + '/a.csv']) == 0; "
         "assert main(['labels', run, '-o', run + '/b.csv']) == 0; "
         "sys.exit('torch' in sys.modules)"
     )
-    command = [sys.executable, "-c", script, str(page.source.run)]
+    command = [sys.executable, "-c", script, str(run)]
     assert subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True).returncode == 0

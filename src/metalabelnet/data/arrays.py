@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from metalabelnet.data.files.npz import CHANNEL_COUNTS
+from metalabelnet.data.files.npz_arrays import CHANNEL_COUNTS
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown_name_error
 

@@ -138,16 +138,6 @@ def sample_memory_bytes(limit_gib: float | None, gpu_free_bytes: int | None = No
     return min([*free, *([] if gpu_free_bytes is None else [gpu_free_bytes])]) // 2 // concurrent_runs
 
 
-def total_memory_bytes() -> float:
-    """Return the memory of this computer, or of the container: an upper bound of what an array may take."""
-    total = [math.inf]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        total.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(OSError, ValueError):  # the limit of a container
-        total.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(total)
-
-
 def chunk_size(sample: tuple[int, ...]) -> int:
     """Return how many samples of this shape are processed at a time."""
     return max(1, min(MAX_CHUNK_SAMPLES, MAX_CHUNK_VALUES // max(1, math.prod(sample))))

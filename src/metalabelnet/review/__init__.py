@@ -1,6 +1,7 @@
 """The review page: check suspects, build a clean set, export both.
 
 source              samples, labels and predictions, from a finished run or from data alone
+array_samples       the samples of data that is arrays
 run_label_table     the label table of a run
 sample_display      images, texts and table cells of samples
 informativeness     which samples to review first

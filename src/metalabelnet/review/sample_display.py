@@ -13,15 +13,18 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.image_files import describe_error
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Iterator
 
-    from metalabelnet.data import Rows
+    from numpy.typing import NDArray
 
 MAX_CELLS = 60
+SAMPLES_PER_CHUNK = 1024
 MAX_SIDE_PIXELS = {"small": 256, "large": 1024}
 
 
@@ -34,12 +37,12 @@ class Items(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDisplay:
-    """The samples of the data. `items` are image paths, table cells or tensors, depending on the kind."""
+    """The samples of the data. `items` are image paths, table cells or arrays, depending on the kind."""
 
     kind: str  # image, text, table
     items: Items
     columns: tuple[str, ...] = field(default=())
-    are_tensors: bool = False
+    are_arrays: bool = False
 
     def image(self, position: int, size: str) -> tuple[bytes, str]:
         """The encoded image and its media type.
@@ -54,9 +57,9 @@ class SampleDisplay:
         from metalabelnet.data.encoders import images
 
         item, side = self.items[position], MAX_SIDE_PIXELS[size]
-        if self.are_tensors:
-            pixels = item.permute(1, 2, 0) if len(item) > 1 else item[0]
-            return _encode(Image.fromarray(pixels.contiguous().numpy()), "PNG")
+        if self.are_arrays:
+            pixels = item.transpose(1, 2, 0) if len(item) > 1 else item[0]
+            return _encode(Image.fromarray(np.ascontiguousarray(pixels)), "PNG")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about odd files; decode() rejects images that are too large
@@ -74,32 +77,41 @@ class SampleDisplay:
     def cells(self, position: int) -> list[tuple[str, str]]:
         """The column names and cells of a sample."""
         item = self.items[position]
-        values = [f"{value:.6g}" for value in item.tolist()] if self.are_tensors else list(item)
+        values = [f"{value:.6g}" for value in item.tolist()] if self.are_arrays else list(item)
         names = self.columns or tuple(f"column {k}" for k in range(len(values)))
         return list(zip(names, values, strict=True))[:MAX_CELLS]
 
     def digest(self, count: int) -> str:
         """A hash of the content of the first rows."""
         digest = hashlib.blake2b(digest_size=16)
-        for item in (self.items[position] for position in range(count)):
-            digest.update(item.numpy().tobytes() if self.are_tensors else json.dumps(item).encode())
+        if isinstance(self.items, _ArrayItems):
+            contents = self.items.chunks(count)
+        else:
+            contents = (json.dumps(self.items[position]).encode() for position in range(count))
+        for content in contents:
+            digest.update(content)
         return digest.hexdigest()
 
 
-def display_rows(rows: Rows) -> SampleDisplay:
-    """The display of rows that are tensors."""
-    return SampleDisplay(kind="image" if rows.is_image else "table", items=_TensorItems(rows.x), are_tensors=True)
+def display_arrays(x: Any) -> SampleDisplay:
+    """The display of samples that are an array, a tensor or a `StreamedTensor`."""
+    return SampleDisplay(kind="image" if x.ndim == 4 else "table", items=_ArrayItems(x), are_arrays=True)
 
 
-class _TensorItems:
-    """Single samples of a tensor or a `StreamedTensor`."""
+class _ArrayItems:
+    """Single samples, and the bytes of many, as NumPy arrays."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
 
-    def __getitem__(self, position: int) -> Tensor:
-        sample: Tensor = self.x[position : position + 1][0]
+    def __getitem__(self, position: int) -> NDArray[Any]:
+        sample: NDArray[Any] = np.asarray(self.x[position : position + 1])[0]
         return sample
+
+    def chunks(self, count: int) -> Iterator[bytes]:
+        """Yield the bytes of the first samples."""
+        for start in range(0, count, SAMPLES_PER_CHUNK):
+            yield np.asarray(self.x[start : min(start + SAMPLES_PER_CHUNK, count)]).tobytes()
 
 
 def _encode(image: Any, kind: str) -> tuple[bytes, str]:

@@ -1,6 +1,6 @@
 """The samples to review with their labels and predictions: from a finished run, or from data alone.
 
-PyTorch is imported only for data that is arrays: it takes longer than exporting the labels of 100,000 samples.
+PyTorch takes longer to import than the labels of 100,000 samples to export; see `array_samples` for data that needs it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from metalabelnet.data.files.list_data import ListedData, ReadOptions, is_folder
 from metalabelnet.data.files.listing import class_names
 from metalabelnet.data.unlabeled import UNLABELED
 from metalabelnet.errors import InputError
+from metalabelnet.review.array_samples import ArraySamples, load_samples, read_npz_without_splits
 from metalabelnet.review.informativeness import DEFAULT_MEASURE
 from metalabelnet.review.run_label_table import RunLabels, RunLabelTable
-from metalabelnet.review.sample_display import SampleDisplay, display_rows
+from metalabelnet.review.sample_display import SampleDisplay
 from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
-from metalabelnet.seeds import generator, stream_seed
+from metalabelnet.seeds import stream_seed
 from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from metalabelnet.data import ProgressCallback
     from metalabelnet.data.files.clean_set import CleanSample
-    from metalabelnet.train.settings import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,7 @@ class ReviewSource:
     def fingerprint(self) -> str:
         """A hash that changes when the samples must be imported again; with their content if ids are row numbers."""
         digest = hashlib.sha256(json.dumps([DEFAULT_MEASURE, self.classes]).encode())
-        for name, label in zip(self.ids, self.given, strict=True):
-            digest.update(f"{name}\0{label}\0".encode())
+        digest.update("".join([f"{n}\0{label}\0" for n, label in zip(self.ids, self.given, strict=True)]).encode())
         if self.ids_are_row_numbers:
             digest.update(self.digest(len(self)).encode())
         if self.run is not None and (self.run / "labels.csv").is_file():
@@ -185,6 +184,7 @@ def open_source(
     data: str | None = None,
     clean: str | None = None,
     on_samples: ProgressCallback | None = None,
+    labels_only: bool = False,
 ) -> ReviewSource:
     """Open a run folder, a data set by name, or data at a path.
 
@@ -198,6 +198,8 @@ def open_source(
         New paths of the data and the clean set of a run, if they were moved.
     on_samples : callable, optional
         Called with (what, samples done, samples in all; 0: unknown) while samples are listed.
+    labels_only : bool
+        Whether the source is for the export of labels alone: `splits` may be empty.
 
     Raises
     ------
@@ -209,7 +211,7 @@ def open_source(
     if (Path(path) / "run.json").is_file():
         if unused:
             raise InputError(f"{unused} is for data, but {path} is a run, which reads its data as in training: omit it")
-        return _from_run(Path(path), moved, on_samples)
+        return _from_run(Path(path), moved, on_samples, labels_only=labels_only)
     for name in moved:
         raise InputError(
             f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: omit it"
@@ -218,14 +220,17 @@ def open_source(
         return _from_files(path, read_options, None, None, on_samples)
     if unused and (path in DATASET_DEFAULTS or Path(path).exists()):
         raise InputError(f"{unused} is for a folder or a table, and {path} is neither: omit it")
-    return _from_arrays(path, None, None)
+    samples = read_npz_without_splits(path, None) if labels_only else None
+    return _from_arrays(samples or load_samples(path, None), path, None, None)
 
 
 def _is_folder_or_table(data: str) -> bool:
     return data not in DATASET_DEFAULTS and is_folder_or_table(Path(data))
 
 
-def _from_run(folder: Path, moved: Mapping[str, str], on_samples: ProgressCallback | None) -> ReviewSource:
+def _from_run(
+    folder: Path, moved: Mapping[str, str], on_samples: ProgressCallback | None, *, labels_only: bool
+) -> ReviewSource:
     files = RunFolder(folder)
     files.summary()  # raises an error if the run is not finished
     if files.has("labels.csv"):
@@ -243,7 +248,8 @@ def _from_run(folder: Path, moved: Mapping[str, str], on_samples: ProgressCallba
     if _is_folder_or_table(run.data) if "data" in moved else run.data_format in ("folder", "table"):
         source = _from_files(run.data, ReadOptions.of_run(run), folder, run, on_samples)
     else:
-        source = _from_arrays(run.data, folder, files.run(**changes))
+        samples = read_npz_without_splits(run.data, run) if labels_only else None
+        source = _from_arrays(samples or load_samples(run.data, files.run(**changes)), run.data, folder, run)
     arguments = (str(folder), *(word for name, new_path in moved.items() for word in (f"--{name}", new_path)))
     run_labels = _label_table(source).read_labels()
     notes = (*source.notes, *run_labels.notes)
@@ -337,36 +343,20 @@ def _duplicate_id_notes(ids: Sequence[str]) -> tuple[str, ...]:
     return (f"{note}choose a column with unique ids (--id) before you start",) if repeated else ()
 
 
-def _from_arrays(name: str, folder: Path | None, run: Run | None) -> ReviewSource:
-    from metalabelnet.data import load
-    from metalabelnet.data.splits import SPLITS
-
-    data_dir = Path(run.data_dir) if run is not None and run.data_dir else None
-    data = load(name, data_dir, read_options=None if run is None else run.read_options())
-    splits: dict[int, str] = {}
-    clean_labels: dict[int, int] = {}
-    if run is not None:
-        split = SPLITS[run.split](data, run.clean_size, generator(run.seed, "split"))
-        test = {} if data.test is not None else dict.fromkeys(split.test.index.tolist(), "test")
-        if data.clean_labels is not None:
-            clean_labels = {k: label for k, label in enumerate(data.clean_labels.tolist()) if label >= 0}
-        elif data.clean is None and run.split == "general":  # taken from the training rows
-            clean_labels = dict(zip(split.clean.index.tolist(), split.clean.true.tolist(), strict=True))
-        splits = dict.fromkeys(clean_labels, "clean") | test
-    separate = 0 if data.clean is None else len(data.clean)
-    train, display = data.train, display_rows(data.train)
+def _from_arrays(samples: ArraySamples, name: str, folder: Path | None, run: RunOptions | None) -> ReviewSource:
+    separate = samples.separate_clean
     return ReviewSource(
         data=name,
         run=folder,
-        classes=data.classes,
-        display=display,
-        ids=train.ids,
-        given=train.given.tolist(),
-        splits=splits,
-        clean_labels=clean_labels,
+        classes=samples.classes,
+        display=samples.display,
+        ids=samples.ids,
+        given=samples.given,
+        splits=samples.splits,
+        clean_labels=samples.clean_labels,
         review_arguments=(name,),
         train_arguments=_run_arguments(run),
-        annotations=() if train.annotations is None else train.annotations.entries(train.classes),
+        annotations=samples.annotations,
         ids_are_row_numbers=True,
         notes=(f"{separate} clean samples that {name} contains separately are not listed: training uses them anyway",)
         if separate

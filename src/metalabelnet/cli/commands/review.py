@@ -30,7 +30,12 @@ def review(args: argparse.Namespace) -> None:
     read_options = ReadOptions(**{name: getattr(args, name) for name in names})
     with console.progress() as display:
         review_source = source.open_source(
-            args.source, read_options, data=args.data, clean=args.clean, on_samples=display.samples
+            args.source,
+            read_options,
+            data=args.data,
+            clean=args.clean,
+            on_samples=display.samples,
+            labels_only=args.export == "labels",
         )
     path = args.db or review_source.database
     if args.export == "labels":
