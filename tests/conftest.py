@@ -48,7 +48,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests without a GPU."""
+    """Skip GPU tests without a GPU. Files with browser tests, the longest, come first: no process ends long before another.
+
+    A process runs whole files in this order.
+    """
+    browser = {item.path for item in items if item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in browser)  # stable
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

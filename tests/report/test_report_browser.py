@@ -46,7 +46,11 @@ def images(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "make_folders", [thousand_classes, single_epoch, hostile_names, hostile_samples, several_seeds, images]
+    "make_folders",
+    [
+        *(pytest.param(make, marks=pytest.mark.slow) for make in (thousand_classes, single_epoch, hostile_names)),
+        *(hostile_samples, several_seeds, images),
+    ],
 )
 def test_page_opens_without_errors(
     make_folders: Any, chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def tensor_pairs(eager: Method, other: Method) -> list[tuple[torch.Tensor, torch
     return list(zip(state_tensors(eager.state_dict()), state_tensors(other.state_dict()), strict=True))
 
 
-@pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus", "gce"])
+@pytest.mark.parametrize("name", ["metalabelnet", pytest.param("metalabelnet-plus", marks=pytest.mark.slow), "gce"])
 def test_traced_steps_from_disk_equal_eager_steps(name: str, tmp_path: Path) -> None:
     """The trace starts at the batch: samples are read outside of it."""
     run, problem = small_run(name, epochs=2, warmup=1), move_to_disk(small_problem(), tmp_path)
