@@ -48,9 +48,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests without a GPU. Files with browser tests, the longest, come first: no process ends long before another.
+    """Skip GPU tests without a GPU, and run files with browser tests first.
 
-    A process runs whole files in this order.
+    A process runs whole files in this order. These take longest, and at the end one process would wait for the other.
     """
     browser = {item.path for item in items if item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path not in browser)  # stable
