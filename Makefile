@@ -36,7 +36,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
 demo: .venv/installed
 	$(BIN)/metalabelnet compare digits --methods cross-entropy,fine-tune,fixmatch,metalabelnet-plus \
-	  --noise uniform:0.4 --clean 100 --seeds 2 --epochs 15 --out runs/demo --resume
+	  --noise uniform:0.4 --clean 100 --seeds 2 --epochs 14 --out runs/demo --resume
 
 lint: .venv/installed
 	$(BIN)/ruff check .
