@@ -72,6 +72,8 @@ COMMANDS: list[tuple[str, tuple[str, ...]]] = [
         f"compare small.npz --clean 18 --methods gce,fine-tune --seeds 1 --jobs 1 {FAST} --out compared --resume",
         ("compared/gce-seed0", "compared/fine-tune-seed0"),
     ),
+    ("pack photos -o out", ("photos",)),
+    ("pack photos -o out --decode --image-size 8 --on-error skip", ("photos",)),
     ("labels run-npz -o out.csv", ("run-npz",)),
     ("labels run-table --suspects", ("run-table",)),
     ("labels run-npz --top 3 --format cleanlab -o out.csv", ("run-npz",)),

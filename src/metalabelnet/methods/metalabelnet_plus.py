@@ -119,7 +119,7 @@ class MetaLabelNetPlus(Method):
         needs_clean=True,
         has_warmup=True,
         traceable=True,
-        relative_cost=3.2,
+        relative_cost=2.1,
     )
     Settings: ClassVar[type] = MetaLabelNetPlusSettings
 
