@@ -58,9 +58,8 @@ DEVELOPMENT_IMAGES = 10_000  # training images used as test images
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plus": (PLUS, {}),
     **{name: (PLUS, settings) for name, settings in beyond.ABLATIONS.items() if settings},
-    "soft labels, no threshold": (PLUS, {"hard": False, "threshold": 0.0}),
-    "threshold 0.5": (PLUS, {"threshold": 0.5}),
-    "threshold 0.95": (PLUS, {"threshold": 0.95}),
+    "likeliest class": (PLUS, {"sharpening": 50.0}),
+    "clean weight 2": (PLUS, {"clean_weight": 2.0}),
     "warm-up share 0.2": (PLUS, {"warmup_share": 0.2}),
     **{name: (name, {}) for name in ("clean-only", "fine-tune", "fixmatch", "glc", "sce", "co-teaching")},
 }

@@ -67,7 +67,7 @@ WRONG_ARGUMENTS = {
     "train digits --method metalabelnet --set beta=x": "beta=x: give a number",
     "train digits --method metalabelnet --set beta=-1": "beta=-1: give a number that is 0 or more",
     "train digits --method metalabelnet --set beta=inf": "beta=inf: give a number that is 0 or more",
-    "train digits --set threshold": "write NAME=VALUE",
+    "train digits --set sharpening": "write NAME=VALUE",
     "train digits --method metalabelnet --set loss_scale=sums": "for loss_scale 'sums': did you mean 'sum'?",
     "train digits --method metalabelnet --set clean_updates_statistics=maybe": "choose from true, false",
     "train digits --method cross-entropy --set beta=1": "unknown setting of cross-entropy 'beta'",

@@ -100,7 +100,7 @@ def test_grid_search_over_methods_and_settings() -> None:
 
 def test_clone() -> None:
     data = blobs()
-    clf = quick(settings={"threshold": 0.5}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
+    clf = quick(settings={"sharpening": 1.5}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
     clf.fit(data.X, data.y, clean_mask=data.clean_mask)
     other = clone(clf)
     assert not hasattr(other, "model_")

@@ -78,32 +78,34 @@ def test_warm_up_counts_each_clean_sample_as_a_training_sample() -> None:
     check_step(one, batch, loss_at)
 
 
-@pytest.mark.parametrize("hard", [True, False])
-@pytest.mark.parametrize("some", [True, False])
-def test_step_equals_the_formula(hard: bool, some: bool) -> None:
-    """With labels of all samples, and of the surer half."""
-    one = runner(hard=hard, clean_weight=0.6).advance(9)
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("sharpening", [1.0, 3.0])
+def test_step_equals_the_formula(weighted: bool, sharpening: float) -> None:
+    one = runner(weighted=weighted, sharpening=sharpening, clean_weight=0.6).advance(9)
     batch = next(iter(one.batches.epoch(2, labeled_only=False)))
     assert (batch.given < 0).any()
-    label_net, rates = one.method.label_net, one.method.rates["rate"][batch.index]
+    label_net, rates = one.method.label_net, one.method.rates["rate"]
     q = predict(one.method.averages["net"].net, batch.x).log_softmax(1)
-    y_hat = label_net(q, rates, batch.given).exp()
-    threshold = float(y_hat.max(1).values.median()) if some else 0.0
-    one.method.settings = dataclasses.replace(one.method.settings, threshold=threshold)
-    keep = y_hat.max(1).values >= threshold
-    assert keep.any()
-    assert keep.all() == (not some)
+    y_hat = label_net(q, rates[batch.index], batch.given).exp()
+    targets = y_hat**sharpening / (y_hat**sharpening).sum(1, keepdim=True)
+    c = y_hat.max(1).values
+    below = torch.minimum(c - c.mean(), torch.zeros(()))
+    u = torch.exp(-2 * below**2 / ((c - c.mean()) ** 2).mean()) if weighted else torch.ones_like(c)
+    assert (u < 0.9).any() == weighted
 
     def loss_at(log_p: Any) -> Tensor:
         loss = torch.zeros((), dtype=torch.float64)
-        targets = functional.one_hot(y_hat.argmax(1), 3).double() if hard else y_hat
         for view in (batch.views.weak, batch.views.strong):
-            loss = loss - (keep[:, None] * targets * log_p(view)).sum() / len(keep)
+            loss = loss - (u[:, None] * targets * log_p(view)).sum() / len(u)
         for view in (batch.clean_views.weak, batch.clean_views.strong):
-            loss = loss + 0.6 * functional.nll_loss(log_p(view), batch.clean_y)
+            loss = loss + 0.6 * rates.mean() * functional.nll_loss(log_p(view), batch.clean_y)
         return loss
 
     check_step(one, batch, loss_at)
+
+
+def test_equal_confidences_have_weight_one() -> None:
+    torch.testing.assert_close(plus.confidence_weight(torch.full((4, 3), 1 / 3).log()), torch.ones(4))
 
 
 def taught(monkeypatch: pytest.MonkeyPatch, one: StepRunner) -> dict[str, Tensor]:
@@ -152,17 +154,21 @@ def test_a_label_net_that_does_not_learn_keeps_its_initial_weights(monkeypatch: 
     assert taught(monkeypatch, one) == {}
     for name, tensor in BayesLabelNet(3).double().named_buffers():
         assert torch.equal(one.method.label_net.get_buffer(name), tensor)
-    assert torch.equal(one.method.rates["rate"], torch.full((48,), 0.5, dtype=torch.float64))
+    labeled = one.problem.train.given >= 0
+    assert (one.method.rates["rate"][labeled] == 0.5).all()
 
 
 def test_noise_rates_follow_the_margin_of_the_refit_head() -> None:
     one = warmed_up()
     one.method.begin_epoch(2)
     log_r = predict(one.method.net, to_input(one.problem.train.x, torch.float64)).log_softmax(1)
-    torch.testing.assert_close(one.method.rates["rate"], one.method.label_net.noise_rate(log_r))
-    assert one.method.rates["rate"].std() > 0
+    labeled = one.problem.train.given >= 0
+    rates = one.method.rates["rate"]
+    torch.testing.assert_close(rates[labeled], one.method.label_net.noise_rate(log_r)[labeled])
+    assert rates[labeled].std() > 0
+    assert (rates[~labeled] == 1).all()
     constant = runner(by_margin=False).advance(9)
-    assert constant.method.rates["rate"].std() < 1e-12
+    assert constant.method.rates["rate"][labeled].std() < 1e-12
 
 
 def test_wrong_labels_are_corrected() -> None:
@@ -194,7 +200,7 @@ def test_a_run_of_one_epoch_has_no_warm_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 1.5}, r"threshold=1\.5 is out of range: give a probability from 0 to 1"),
+        ({"sharpening": 0.0}, r"sharpening=0\.0 is out of range: give a number above 0"),
         ({"warmup_share": 0.0}, r"warmup_share=0\.0 is out of range: give a number above 0, at most 1"),
     ],
 )

@@ -68,7 +68,7 @@ def test_tables_and_texts_are_fitted_unless_a_network_is_chosen(texts: Path) -> 
 
 def test_settings_of_the_network_are_rejected(texts: Path) -> None:
     with pytest.raises(InputError, match="no settings"):
-        train(text_run(texts, settings={"threshold": 0.1}))
+        train(text_run(texts, settings={"sharpening": 1.5}))
     with pytest.raises(InputError, match="linear layer"):
         train(text_run(texts, method="logistic-given", net="text-mlp"))
 

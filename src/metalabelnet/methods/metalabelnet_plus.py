@@ -16,16 +16,22 @@ Once, at the end of warm-up:
 
 Phase 2, on each batch:
 
-    ŷ ∝ q^a P_φ(y | ·, x)
-    ȳ ← argmax ŷ,   keep ← max ŷ ≥ τ
-    θ ← θ − SGD(∇θ ((1/N) Σ keep · −log p_ȳ(x) + γ (1/M) Σ −log p_{y_m}(x_m)))
+    ŷ ∝ q^a P_φ(y | ·, x),   c ← max ŷ
+    u ← exp(−2 min(c − μ_c, 0)² / σ_c²)
+    θ ← θ − SGD(∇θ ((1/N) Σ u · −Σ_k ȳ_k log p_k(x) + γ ē (1/M) Σ −log p_{y_m}(x_m))),   ȳ ∝ ŷ^s
 
     x, y      a training batch and its given labels
     x_m, y_m  a batch of the clean set
     θ, φ      weights of the classifier and of the label net
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
     P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin
-    τ, γ      the settings `threshold` and `clean_weight`
+    c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
+    ē         mean of e over the training samples, where e = 1 for those without a given label
+    s, γ      the settings `sharpening` and `clean_weight`
+
+The weights are those of SoftMatch (Chen et al. 2023, https://arxiv.org/abs/2301.10921) with statistics of the batch:
+they leave out the least certain labels, however certain the others are. The more given labels are right, the less the
+clean set is needed beside them.
 
 Clean samples take part in warm-up with their given labels, each as often as a training sample, so that their margins
 are like those of training samples. A clean sample without a known given label has a predicted one in place of it: the
@@ -67,6 +73,7 @@ if TYPE_CHECKING:
 FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics and for the head refit
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
+MIN_VARIANCE = 1e-6  # of the confidence in a batch
 MAX_HEAD_NORM_RATIO = 30.0  # a refit layer with a larger norm, relative to the old one, makes training diverge
 
 
@@ -74,10 +81,16 @@ MAX_HEAD_NORM_RATIO = 30.0  # a refit layer with a larger norm, relative to the 
 class MetaLabelNetPlusSettings:
     """Settings, with one set of defaults for all data sets and noise types."""
 
-    threshold: float = field(
-        default=0.8, metadata={"help": "τ, smallest probability of a label that is trained on; 0: all labels"}
+    sharpening: float = field(
+        default=2.0,
+        metadata={"help": "s, exponent of the soft label; 1: the label as it is, large: its likeliest class"},
     )
-    clean_weight: float = field(default=1.0, metadata={"help": "γ, weight of the clean loss; 0: off"})
+    weighted: bool = field(
+        default=True, metadata={"help": "whether labels of low confidence have a lower weight; otherwise all have 1"}
+    )
+    clean_weight: float = field(
+        default=1.0, metadata={"help": "γ, weight of the clean loss, times the mean noise rate; 0: off"}
+    )
     warmup_share: float = field(
         default=0.4, metadata={"help": "part of the recipe's warm-up that this method takes, greater than 0"}
     )
@@ -87,13 +100,10 @@ class MetaLabelNetPlusSettings:
     by_margin: bool = field(
         default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
     )
-    hard: bool = field(
-        default=True, metadata={"help": "whether the likeliest class is the label; otherwise the soft label is"}
-    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise InputError(f"threshold={self.threshold} is out of range: give a probability from 0 to 1")
+        if not self.sharpening > 0:
+            raise InputError(f"sharpening={self.sharpening} is out of range: give a number above 0")
         if not 0 < self.warmup_share <= 1:
             raise InputError(f"warmup_share={self.warmup_share} is out of range: give a number above 0, at most 1")
 
@@ -188,7 +198,8 @@ class MetaLabelNetPlus(Method):
             self.label_net.noise_rate(functional.linear(v, weight, bias).log_softmax(1))
             for v in self._features_of(self.task.train)
         ]
-        self.rates["rate"].copy_(torch.cat(rates))
+        unlabeled = self.task.train.given < 0
+        self.rates["rate"].copy_(torch.cat(rates).masked_fill(unlabeled, 1.0))
 
     def _cross_fitted(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return log r of each clean sample, with the last layer refit to the clean samples of the other folds."""
@@ -230,11 +241,13 @@ class MetaLabelNetPlus(Method):
             loss = loss + share * loss_on(batch.clean_views, (batch.clean_given,), batch.seed + 7, _given_loss)
         else:
             log_y_hat = self._log_soft_labels(batch.x, batch.given, batch.index)
-            keep = (log_y_hat.max(1).values.exp() >= s.threshold).to(log_y_hat)
-            loss_of = _hard_label_loss if s.hard else _soft_label_loss
-            loss = loss_on(batch.views, (log_y_hat, keep), batch.seed, loss_of)
+            weight = confidence_weight(log_y_hat) if s.weighted else torch.ones_like(log_y_hat[:, 0])
+            log_targets = (s.sharpening * log_y_hat).log_softmax(1)
+            loss = loss_on(batch.views, (log_targets, weight), batch.seed, _soft_label_loss)
             if s.clean_weight:
-                loss = loss + s.clean_weight * loss_on(batch.clean_views, (batch.clean_y,), batch.seed + 7, _given_loss)
+                assert self.rates is not None
+                gamma = s.clean_weight * self.rates["rate"].mean()
+                loss = loss + gamma * loss_on(batch.clean_views, (batch.clean_y,), batch.seed + 7, _given_loss)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
@@ -286,12 +299,16 @@ def _given_loss(logits: Tensor, y: Tensor) -> Tensor:
     return (cross_entropy(logits, y.clamp_min(0)) * (y >= 0)).mean()
 
 
-def _hard_label_loss(logits: Tensor, log_y_hat: Tensor, keep: Tensor) -> Tensor:
-    return (keep * cross_entropy(logits, log_y_hat.argmax(1))).mean()
+def _soft_label_loss(logits: Tensor, log_targets: Tensor, weight: Tensor) -> Tensor:
+    return (weight * soft_cross_entropy(logits, log_targets)).mean()
 
 
-def _soft_label_loss(logits: Tensor, log_y_hat: Tensor, keep: Tensor) -> Tensor:
-    return (keep * soft_cross_entropy(logits, log_y_hat)).mean()
+def confidence_weight(log_y_hat: Tensor) -> Tensor:
+    """Return the weight u of each soft label of a batch: 1 above the mean confidence, falling below it."""
+    confidence = log_y_hat.max(1).values.exp()
+    below = (confidence - confidence.mean()).clamp_max(0.0)
+    variance = confidence.var(correction=0).clamp_min(MIN_VARIANCE)
+    return torch.exp(-2 * below**2 / variance)
 
 
 def _evenly_spaced(rows: Rows, limit: int) -> Rows:

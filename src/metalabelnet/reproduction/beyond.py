@@ -60,8 +60,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "label net not taught": {"learn": False},
     "one noise rate": {"by_margin": False},
-    "soft labels": {"hard": False},
-    "no threshold": {"threshold": 0.0},
+    "no sharpening": {"sharpening": 1.0},
+    "all labels weigh the same": {"weighted": False},
     "no clean loss": {"clean_weight": 0.0},
     "whole warm-up": {"warmup_share": 1.0},
 }
