@@ -12,7 +12,8 @@ from metalabelnet.methods import METHODS, LogisticMethod, Method
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.settings import Run
 
-FAST_SETTINGS = {"mlnt": {"synthetic": 2}}  # the default of ten takes five times as long
+# The defaults of ten synthetic batches and of 100 steps take several times as long.
+FAST_SETTINGS = {"mlnt": {"synthetic": 2}, "dmlp": {"steps": 30, "period": 20}}
 # Variants of a method that must fulfill the same contract.
 LABEL_NETS = ("mlp", "mlp-batchnorm", "mlp-batchnorm-dropout")
 METHOD_VARIANTS = {f"metalabelnet:{kind}": {"label_net": kind} for kind in LABEL_NETS}

@@ -7,6 +7,7 @@ from metalabelnet.methods.clean_only import CleanOnly
 from metalabelnet.methods.co_teaching import CoTeaching
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.methods.dividemix import DivideMix
+from metalabelnet.methods.dmlp import DMLP
 from metalabelnet.methods.elr import ELR
 from metalabelnet.methods.elr_plus import ELRPlus
 from metalabelnet.methods.fine_tune import FineTune
@@ -63,6 +64,7 @@ METHODS: dict[str, type[Method]] = {
     "dividemix": DivideMix,
     "mlc": MLC,
     "ssr": SSR,
+    "dmlp": DMLP,
     "logistic-given": LogisticGiven,
     "logistic-clean": LogisticClean,
     "logistic-both": LogisticBoth,
