@@ -1,12 +1,15 @@
 """The experiment with equal GPU minutes for every method: its runs, its budget, its table."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metalabelnet.errors import InputError
+from metalabelnet.cli import main
+from metalabelnet.cli.commands import reproduce
+from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import epoch_seconds, field
 from metalabelnet.reproduction.epoch_seconds import (
@@ -73,6 +76,69 @@ def test_table_has_the_published_number_beside(tmp_path: Path) -> None:
     assert rows["cross-entropy"][1:3] == ["84.25 (1)", "77.7"]
     assert rows["metalabelnet"][1:3] == ["", "–"]
     assert next(row for row in ten.rows if row[0] == "cross-entropy")[1] == ""
+
+
+def test_table_of_other_minutes_is_shown_where_there_are_runs(tmp_path: Path) -> None:
+    write_times(tmp_path)
+    assert [table.title.split(",")[1] for table in tables("field", Results(tmp_path))] == [
+        " 10 GPU minutes for each method: mean ± standard deviation (seeds)",
+        " 20 GPU minutes for each method: mean ± standard deviation (seeds)",
+    ]
+    selection = Selection(epoch_seconds=TIMES, seeds=1, methods=("dmlp",), cells=("symmetric:0.5",), points=("1",))
+    (spec,) = run_specs("field", selection)
+    assert spec.fields["epochs"] == 30
+    write_results(tmp_path, result_line(spec, 90.5))
+    one, ten, _ = tables("field", Results(tmp_path))
+    assert "1 GPU minute for" in one.title
+    cell = one.columns.index("symmetric 50 %")
+    assert next(row for row in one.rows if row[0] == "dmlp")[cell] == "90.50 (1)"
+    assert next(row for row in ten.rows if row[0] == "dmlp")[cell] == ""
+
+
+def test_sources_of_the_published_numbers_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_times(tmp_path)
+    folders = ["--results", str(tmp_path), "--figures", str(tmp_path / "figures")]
+    assert main(["reproduce", "field", "--tables-only", *folders]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "figures" / "field.md").read_text()
+    for method in field.PUBLISHED:
+        assert method in field.SOURCES
+    assert field.SOURCES in printed
+    assert field.SOURCES in page
+
+
+def test_list_has_methods_that_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_times(tmp_path, {"ssr": 3.0})
+    words = ["reproduce", "field", "--list", "--results", str(tmp_path), "--cells", "worst", "--points", "20"]
+    assert main([*words, "--methods", "ssr,dmlp", "--seeds", "1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ssr worst 20 seed 0" in printed
+    assert "epochs=400" in printed
+    assert "dmlp worst 20 seed 0" in printed
+    assert "epochs=20 min, not measured yet" in printed
+
+
+def test_measuring_ends_with_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured is stored; the same command resumes with the next method."""
+    measured: list[str] = []
+
+    def measure(run: Run, stop: Callable[[], bool]) -> float:
+        measured.append(run.method)
+        if len(measured) == 2:
+            monkeypatch.setattr(reproduce.time, "monotonic", lambda: float("inf"))
+        if stop():
+            raise RunStopped
+        return 5.0
+
+    monkeypatch.setattr(epoch_seconds, "measure", measure)
+    words = ["reproduce", "field", "--methods", "ssr,dmlp,mlc", "--budget", "5", "--device", "cpu"]
+    folders = [word for name in ("results", "out", "figures") for word in (f"--{name}", str(tmp_path / name))]
+    assert main([*words, *folders]) == 0
+    assert "the budget of 5 min is used up; some methods are not measured yet" in capsys.readouterr().err
+    assert measured == ["ssr", "mlc"]
+    assert read_epoch_seconds(tmp_path / "results") == {"ssr": 5.0}
 
 
 def digits_run(**changes: Any) -> Run:

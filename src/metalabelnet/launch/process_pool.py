@@ -68,6 +68,7 @@ def train_all(
     workers: int = 1,
     on_progress: Callable[[int, Progress | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 10.0,
     read_cache: ReadCache | None = None,
     keep_going: bool = False,
 ) -> list[Outcome]:
@@ -90,6 +91,8 @@ def train_all(
         Called with the number of the job and its progress; with None when the job has ended.
     stop : callable, optional
         Checked repeatedly. If it returns True, all runs save a checkpoint and `RunStopped` is raised.
+    checkpoint_seconds : float, default 10
+        Time between checkpoints of a run.
     read_cache : ReadCache, optional
         Data that was read already.
     keep_going : bool, default False
@@ -113,6 +116,7 @@ def train_all(
                     resume=resume,
                     report=report,
                     stop=should_stop,
+                    checkpoint_seconds=checkpoint_seconds,
                     read_cache=read_cache,
                     keep_going=keep_going,
                 )
@@ -130,7 +134,14 @@ def train_all(
     with ProcessPoolExecutor(workers, context, initializer=worker.start_worker, initargs=worker_args) as pool:
         with worker.block_signals():
             futures = [
-                pool.submit(_run_job_in_worker, number, job, resume=resume, keep_going=keep_going)
+                pool.submit(
+                    _run_job_in_worker,
+                    number,
+                    job,
+                    resume=resume,
+                    checkpoint_seconds=checkpoint_seconds,
+                    keep_going=keep_going,
+                )
                 for number, job in enumerate(jobs)
             ]
         while not all(future.done() for future in futures):
@@ -171,6 +182,7 @@ def _run_job(
     resume: bool,
     report: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
+    checkpoint_seconds: float,
     read_cache: ReadCache,
     keep_going: bool,
 ) -> Outcome:
@@ -188,6 +200,7 @@ def _run_job(
                     read_cache=read_cache,
                     on_progress=lambda progress: report(number, progress),
                     stop=stop,
+                    checkpoint_seconds=checkpoint_seconds,
                 )
         outcome = Outcome(summary=files.summary())
     except DivergenceError as error:
@@ -200,7 +213,7 @@ def _run_job(
     return outcome
 
 
-def _run_job_in_worker(number: int, job: Job, *, resume: bool, keep_going: bool) -> Outcome:
+def _run_job_in_worker(number: int, job: Job, *, resume: bool, checkpoint_seconds: float, keep_going: bool) -> Outcome:
     """Train one job in a worker process."""
     this = worker.current_worker()
     try:
@@ -211,6 +224,7 @@ def _run_job_in_worker(number: int, job: Job, *, resume: bool, keep_going: bool)
                 resume=resume,
                 report=this.report,
                 stop=this.stop,
+                checkpoint_seconds=checkpoint_seconds,
                 read_cache=this.read_cache,
                 keep_going=keep_going,
             )

@@ -113,8 +113,9 @@ class Experiment:
         The methods run by default and those that can be selected.
     cells, all_cells, smoke_cells : tuple of str
         The cells run by default, those that can be selected, and those of a smoke test.
-    points : tuple of str
-        The values of what the experiment varies; a single empty string if it varies nothing.
+    points, all_points : tuple of str
+        The values of what the experiment varies, by default and that can be selected (empty: the same); a single empty
+        string if it varies nothing.
     vary : callable
         Returns the settings that a point changes.
     seeds : int
@@ -135,12 +136,18 @@ class Experiment:
     all_cells: tuple[str, ...] = CELLS
     smoke_cells: tuple[str, ...] = ("feature:0.6",)
     points: tuple[str, ...] = ("",)
+    all_points: tuple[str, ...] = ()
     vary: Callable[[str], dict[str, Any]] = dataclasses.field(default=lambda _point: {})
     seeds: int = 1
     curves: bool = False
     kind: str = "run"
     budgeted: bool = False
     needs_data: str = ""
+
+    @property
+    def selectable_points(self) -> tuple[str, ...]:
+        """All points that can be selected."""
+        return self.all_points or self.points
 
 
 def cifar10(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any]:
@@ -317,6 +324,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         all_cells=field.CELLS,
         smoke_cells=("worst", "symmetric:0.5"),
         points=field.MINUTES,
+        all_points=field.ALL_MINUTES,
         seeds=2,
         budgeted=True,
     ),

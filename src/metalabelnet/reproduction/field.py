@@ -12,7 +12,8 @@ from typing import Any
 from metalabelnet.methods import METHODS as METHOD_TABLE
 
 NET = "preact-resnet18"
-MINUTES = ("10", "20")
+MINUTES = ("10", "20")  # by default
+ALL_MINUTES = ("1", "2", "5", *MINUTES)
 CELLS = (
     "worst",
     "aggregate",
@@ -53,9 +54,7 @@ def _published(*numbers: str, cells: tuple[str, ...] = _SYMMETRIC_CELLS, **more:
     return {**dict(zip(cells, numbers, strict=True)), **more}
 
 
-# Test accuracy as published, with the schedules of the papers (200 to 600 epochs), and without a clean set except mlc.
-# cross-entropy: ResNet-34, Wei et al. 2022. dividemix, elr-plus, sop-plus: the table of ProMix (Xiao et al. 2023).
-# ssr: SSR+, Feng et al. 2022. mlc: ResNet-32, in the table of EMLC (Taraday and Baskin 2023).
+# Test accuracy as published. `SOURCES` says where.
 PUBLISHED: dict[str, dict[str, str]] = {
     "cross-entropy": _published("77.7", "87.8", "85.0", cells=_CIFAR10N_CELLS),
     "dividemix": _published("96.1", "94.6", "93.2", "76.0", worst="92.56", aggregate="95.01", random1="95.16"),
@@ -64,6 +63,12 @@ PUBLISHED: dict[str, dict[str, str]] = {
     "ssr": _published("96.7", "96.1", "95.6", "95.2"),
     "mlc": _published("92.6", "88.1", "77.4", "67.9"),
 }
+SOURCES = (
+    "Published: with the schedule of the method's own paper (200 to 600 epochs), and without a clean set except mlc. "
+    "cross-entropy: ResNet-34, Wei et al. 2022 (arXiv:2110.12088). dividemix, elr-plus and sop-plus: the table of Xiao "
+    "et al. 2023 (arXiv:2207.10276). ssr: Feng et al. 2022 (arXiv:2111.11288). mlc: ResNet-32, the table of Taraday "
+    "and Baskin 2023 (arXiv:2305.12961)."
+)
 
 
 def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.result import Progress
 
 HEARTBEAT_SECONDS = 30.0  # between two messages about runs in progress
+CHECKPOINT_SECONDS = 60.0  # a checkpoint of a large network takes about a second
 
 
 def _train_group(
@@ -53,6 +54,7 @@ def _train_group(
         "stop": stop,
         "read_cache": read_cache,
         "keep_going": True,
+        "checkpoint_seconds": CHECKPOINT_SECONDS,
     }
     if workers > 1 or len(jobs) == 1:
         return train_all(jobs, workers=workers, **options)

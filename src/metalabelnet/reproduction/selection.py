@@ -42,7 +42,7 @@ def run_specs(name: str, selection: Selection) -> list[RunSpec]:
     selected = {
         "methods": _select(selection.methods, experiment.all_methods, experiment.methods),
         "cells": _select(selection.cells, experiment.all_cells, cells),
-        "points": _select(selection.points, experiment.points, experiment.points, equal=_equal_values),
+        "points": _select(selection.points, experiment.selectable_points, experiment.points, equal=_equal_values),
     }
     if experiment.budgeted and not selection.smoke:
         selected["methods"] = tuple(m for m in selected["methods"] if m in selection.epoch_seconds)
@@ -112,7 +112,7 @@ def smoke_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     if noise.startswith("cifar10n:"):
         noise = {"aggregate": "uniform:0.1", "random1": "uniform:0.2", "worst": "uniform:0.4"}[noise.rpartition(":")[2]]
     noise = noise.replace("asymmetric:", "class:")  # digits have no similar classes
-    settings = {"synthetic": 2} if fields["method"] == "mlnt" else {}
+    settings = {"mlnt": {"synthetic": 2}, "dmlp": {"steps": 20}}.get(fields["method"], {})
     return {
         "data": "digits",
         "method": fields["method"],
@@ -158,7 +158,7 @@ def _unknown_values(experiments: Sequence[Experiment], selection: Selection) -> 
     for kind, requested, available in (
         ("method", selection.methods, {method for experiment in experiments for method in experiment.all_methods}),
         ("cell", selection.cells, {cell for experiment in experiments for cell in experiment.all_cells}),
-        ("point", selection.points, {point or "none" for experiment in experiments for point in experiment.points}),
+        ("point", selection.points, {point or "none" for e in experiments for point in e.selectable_points}),
     ):
         for value in requested or ():
             if not any(_equal_values(one, value) for one in available):

@@ -81,9 +81,9 @@ class TableCell:
 def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SELECTION) -> dict[CellKey, TableCell]:
     """Group the results of an experiment into table cells, over all seeds.
 
-    The experiment's default methods and columns are always present. A column beyond these is present if the selection
-    asks for it and it was run, or if at least two of its points have results. A method beyond these is present where
-    it was run.
+    The experiment's default methods, columns and points are always present. A column beyond these is present if the
+    selection asks for it and it was run, or if at least two of its points have results. A method beyond these is
+    present where it was run, a point where any method was.
     """
     experiment = EXPERIMENTS[name]
     seeds = number_of_seeds(results)
@@ -93,13 +93,19 @@ def collect_cells(name: str, results: Results, selection: Selection = DEFAULT_SE
     columns = tuple(c for c in experiment.all_cells if not selection.smoke or c in (*default, *extra))
     cells: dict[CellKey, TableCell] = {}
     times = read_epoch_seconds(results.folder)
-    every = Selection(seeds=seeds, smoke=selection.smoke, methods=methods, cells=columns, epoch_seconds=times)
+    points = experiment.points if selection.smoke else experiment.selectable_points
+    every = Selection(
+        seeds=seeds, smoke=selection.smoke, methods=methods, cells=columns, points=points, epoch_seconds=times
+    )
     for spec in run_specs(name, every):
         key = (spec.method, spec.cell, spec.point)
         cells[key] = _add_result(cells.get(key, TableCell()), results, spec)
     shown = [c for c in columns if c in default or (c in extra and _was_run(cells, c)) or _is_comparable(cells, c)]
+    run_points = {*experiment.points, *(point for (_, _, point), cell in cells.items() if cell.ended)}
     return {
-        key: cell for key, cell in cells.items() if key[1] in shown and (key[0] in experiment.methods or cell.ended)
+        key: cell
+        for key, cell in cells.items()
+        if key[1] in shown and key[2] in run_points and (key[0] in experiment.methods or cell.ended)
     }
 
 

@@ -169,7 +169,7 @@ def _field_tables(cells: Cells, *, smoke: bool) -> list[Table]:
     columns = [column for column in field.CELLS if column in column_names(cells)]
     methods = [method for method in field.METHODS if any(method == key[0] for key in cells)]
     result = []
-    for minutes in field.MINUTES if cells else ():
+    for minutes in [point for point in field.ALL_MINUTES if any(point == key[2] for key in cells)]:
         rows = []
         for method in methods:
             row = [method]
@@ -178,8 +178,10 @@ def _field_tables(cells: Cells, *, smoke: bool) -> list[Table]:
                 row += [cells[method, column, minutes].text(), published.get(column, "–")]
             rows.append(row)
         names = [name for column in columns for name in (column_title(column), "published")]
-        title = f"Test accuracy at the selected epoch, {minutes} GPU minutes for each method: {SPREAD}"
-        result.append(Table(title=title, columns=["method", *names], rows=rows))
+        unit = "GPU minute" if minutes == "1" else "GPU minutes"
+        title = f"Test accuracy at the selected epoch, {minutes} {unit} for each method: {SPREAD}"
+        notes = () if smoke else (field.SOURCES,)
+        result.append(Table(title=title, columns=["method", *names], rows=rows, notes=notes))
     return result
 
 

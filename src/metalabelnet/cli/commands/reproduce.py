@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
 from metalabelnet.cli.unused_options import check_reproduce_files, check_reproduce_options
-from metalabelnet.errors import DivergenceError, InputError, unknown_name_error
+from metalabelnet.errors import DivergenceError, InputError, RunStopped, unknown_name_error
+from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import markdown_blocks
 from metalabelnet.reproduction.epoch_seconds import measure_missing, read_epoch_seconds
 from metalabelnet.reproduction.experiments import EXPERIMENTS, RUNNABLE
@@ -30,7 +32,7 @@ from metalabelnet.run_options import DTYPES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def reproduce(args: argparse.Namespace) -> None:
@@ -65,9 +67,15 @@ def _train(
     out: Path,
 ) -> None:
     """Train the missing runs, within the time budget."""
+    deadline = math.inf if args.budget is None else time.monotonic() + 60 * args.budget
     if not args.smoke and any(EXPERIMENTS[name].budgeted for name in names):
         resources = Resources(data_dir=args.data_dir, device=args.device, dtype=args.dtype)
-        _measure_epochs(console, names, selection, results.folder, resources)
+        if not _measure_epochs(console, names, selection, results.folder, resources, deadline):
+            console.log(
+                f"the budget of {args.budget:g} min is used up; some methods are not measured yet; "
+                "resume with the same command"
+            )
+            return
         selection = dataclasses.replace(selection, epoch_seconds=read_epoch_seconds(results.folder))
     specs = [spec for name in names for spec in run_specs(name, selection)]
     check_reproduce_files(args, specs)
@@ -98,7 +106,7 @@ def _train(
             out,
             concurrent=concurrent,
             workers=args.jobs or 1,
-            budget=None if args.budget is None else 60 * args.budget,
+            budget=None if args.budget is None else deadline - time.monotonic(),
             cheapest_first=args.order == "cheapest",
             log=console.log,
             stop=stop,
@@ -112,9 +120,12 @@ def _train(
 
 
 def _measure_epochs(
-    console: Console, names: Sequence[str], selection: Selection, folder: Path, resources: Resources
-) -> None:
-    """Measure the seconds per epoch of the selected methods that were not measured before."""
+    console: Console, names: Sequence[str], selection: Selection, folder: Path, resources: Resources, deadline: float
+) -> bool:
+    """Measure the seconds per epoch of the selected methods that were not measured before.
+
+    Returns False if the deadline passed before all were measured. What was measured is stored.
+    """
     for name in names:
         experiment = EXPERIMENTS[name]
         if not experiment.budgeted:
@@ -126,7 +137,17 @@ def _measure_epochs(
         cell = experiment.smoke_cells[-1]  # made without a file
         specs = run_specs(name, dataclasses.replace(timed, cells=(cell,)))
         with interruptible() as stop:
-            measure_missing(folder, {spec.method: resources.run(spec) for spec in specs}, console.log, stop)
+
+            def stop_or_late(stop: Callable[[], bool] = stop) -> bool:
+                return stop() or time.monotonic() >= deadline
+
+            try:
+                measure_missing(folder, {spec.method: resources.run(spec) for spec in specs}, console.log, stop_or_late)
+            except RunStopped:
+                if stop():
+                    raise
+                return False
+    return True
 
 
 def _write_tables_and_figures(
@@ -140,6 +161,8 @@ def _write_tables_and_figures(
         for table in written:
             console.print(table.title)
             console.table(table.columns, table.rows)
+            for note in table.notes:
+                console.print(note)
         (folder / f"{name}.md").write_text("\n".join(table.markdown() for table in written), encoding="utf-8")
         (folder / f"{name}.tex").write_text("\n".join(table.latex() for table in written), encoding="utf-8")
         try:
@@ -160,7 +183,7 @@ def print_list(console: Console, args: argparse.Namespace) -> None:
     if not args.what:
         rows = []
         for name, experiment in EXPERIMENTS.items():
-            specs = run_specs(name, selection)
+            specs = run_specs(name, _with_all_methods(selection))
             finished = sum(results.find(spec) is not None for spec in specs)
             needs = f" (needs data: {experiment.needs_data})" if experiment.needs_data else ""
             rows.append([name, f"{finished}/{len(specs)}", experiment.summary + needs])
@@ -168,14 +191,22 @@ def print_list(console: Console, args: argparse.Namespace) -> None:
         return
     for name in names:
         experiment, rows = EXPERIMENTS[name], []
-        for spec in run_specs(name, selection):
-            line = results.find(spec)
+        for spec in run_specs(name, _with_all_methods(selection)):
+            measured = not experiment.budgeted or selection.smoke or spec.method in selection.epoch_seconds
+            line = results.find(spec) if measured else None
             result = "" if line is None else "failed" if line.get("failure") else _accuracy(line)
             fields = {k: v for k, v in spec.fields.items() if k not in ("method", "seed")}
+            if not measured:
+                fields["epochs"] = f"{spec.point} min, not measured yet"
             recipe = ", ".join(f"{k}={v}" for k, v in fields.items() if v not in (None, {}, ()))
             rows.append([str(spec), result, "" if spec.paper is None else str(spec.paper), recipe])
         console.print(f"{name}: {experiment.summary}" + (" (needs data)" if experiment.needs_data else ""))
         console.table(["run", "ours", "paper", "recipe"], rows)
+
+
+def _with_all_methods(selection: Selection) -> Selection:
+    """Return a selection that lists methods whose seconds per epoch were not measured, too."""
+    return dataclasses.replace(selection, epoch_seconds=dict.fromkeys(METHODS, 1.0) | dict(selection.epoch_seconds))
 
 
 def _accuracy(line: dict[str, object]) -> str:
