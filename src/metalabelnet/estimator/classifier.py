@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
@@ -17,10 +16,11 @@ from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES, chunks
-from metalabelnet.data.rows import UNLABELED, Rows, make_rows
+from metalabelnet.data.rows import UNLABELED, make_rows
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.annotation_input import read_annotated_labels
+from metalabelnet.estimator.clean_mask import labels_and_suspects, split_clean
 from metalabelnet.estimator.input_validation import (
     SampleFormat,
     as_column,
@@ -40,9 +40,8 @@ from metalabelnet.train.in_memory import check_net, prepare_in_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-    from metalabelnet.labels.label_table import LabelTable
 
 
 class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -259,7 +258,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         rows = dataclasses.replace(rows, annotations=found)
 
         run = build_run(self, int((given != UNLABELED).sum()))
-        train_rows, clean_set, clean_in_train = _split_clean(rows, mask)
+        train_rows, clean_set, clean_in_train = split_clean(rows, mask)
         prepared = prepare_in_memory(run, train_rows, clean_set, clean_in_train=clean_in_train)
         net = self._build_net(run.seed)
         if net is not None:
@@ -271,7 +270,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.summary_, self.history_, self.model_ = result.summary, result.history, result.model
         if rows.x.ndim == 2 and net is None:
             self.model_.to("cpu", torch.float64)
-        label, self.suspects_ = _labels_and_suspects(result.labels, given, mask)
+        label, self.suspects_ = labels_and_suspects(result.labels, given, mask)
         self.labels_ = self.classes_[label]
         return self
 
@@ -376,39 +375,3 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(net, nn.Module):
             raise InputError(f"net={self.net!r} returns {type(net).__name__}: it must return an nn.Module")
         return net
-
-
-def _split_clean(rows: Rows, mask: NDArray[np.bool_]) -> tuple[Rows, Rows | None, bool]:
-    """Return the training rows, the clean rows, and whether the training rows include the clean rows.
-
-    They do if there are no other labeled rows, because warm-up needs some.
-    """
-    clean_mask = torch.from_numpy(mask)
-    if not clean_mask.any():
-        return rows, None, False
-    votes = None if rows.annotations is None else rows.annotations.majority_vote(len(rows.classes))
-    given = torch.full_like(rows.given, UNLABELED) if votes is None else torch.from_numpy(votes)
-    clean_set = dataclasses.replace(rows, true=rows.given, given=given)
-    clean_set, rest = clean_set.take(clean_mask.nonzero()[:, 0]), rows.take((~clean_mask).nonzero()[:, 0])
-    if int((rest.given != UNLABELED).sum()) >= 2:
-        return rest, clean_set, False
-    return rows, clean_set, True
-
-
-def _labels_and_suspects(
-    table: LabelTable, given: NDArray[np.int64], clean_mask: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the corrected class index of each sample, and whether its given label is a suspect.
-
-    Clean samples keep their label; they are not in the label table. A sample whose label was held out to select the
-    epoch is unlabeled in the table: it is a suspect if its corrected label differs from the given one.
-    """
-    rows, decisions = table.rows, table.decisions()
-    index = rows.index.cpu().numpy()
-    label, suspect = given.copy(), np.zeros(len(given), dtype=bool)
-    label[index], suspect[index] = decisions.label.cpu().numpy(), decisions.suspect.cpu().numpy()
-    label[clean_mask] = given[clean_mask]
-    held_out = given != UNLABELED
-    held_out[index[(rows.given != UNLABELED).cpu().numpy()]] = False
-    suspect = np.where(held_out, label != given, suspect) & ~clean_mask
-    return label, suspect
