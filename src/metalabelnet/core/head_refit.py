@@ -19,7 +19,7 @@ Nesterov momentum, converge without a line search.
 
 from __future__ import annotations
 
-from itertools import islice
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,61 +50,76 @@ def refit_head(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, generator: to
     directions = torch.stack([direction, torch.zeros_like(direction)])  # toward the present layer, toward zero
     folds = min(FOLDS, len(y))
     fold = (torch.randperm(len(y), generator=generator) % folds).to(y.device)
-    held_out = functional.one_hot(fold, folds).T.bool().repeat_interleave(2, 0)
-    error = torch.stack(
-        [
-            (_cross_entropy(u, y, fit) * held_out).sum(1)
-            for fit in _fits(u, y, ~held_out, directions.repeat(folds, 1, 1))
-        ]
-    )
-    decay, kind = divmod(int(error.view(len(WEIGHT_DECAYS), folds, 2).sum(1).argmin()), 2)
-    (fit,) = next(islice(_fits(u, y, torch.ones_like(held_out[:1]), directions[kind : kind + 1]), decay, None))
-    new_weight = fit[:, :-1] * inverse_std
-    return new_weight.to(weight), (fit[:, -1] - new_weight @ mean).to(bias)
+    held_out = functional.one_hot(fold, folds).T.bool()
+    error, fits = [], []
+    for fit in _fits(u, y, torch.cat([~held_out, torch.ones_like(held_out[:1])]), directions):
+        error.append((_cross_entropy(u, y, fit[:-1]) * held_out[:, None]).sum(2))
+        fits.append(fit[-1])  # to all samples
+    decay, kind = divmod(int(torch.stack(error).sum(1).argmin()), 2)
+    best = fits[decay][kind]
+    new_weight = best[:, :-1] * inverse_std
+    return new_weight.to(weight), (best[:, -1] - new_weight @ mean).to(bias)
 
 
 def _logits(u: Tensor, fit: Tensor) -> Tensor:
-    """Return the logits (K, N, C) of K fits (K, C, d)."""
-    return u @ fit.mT
+    """Return the logits (N, F, 2, C) of fits (F, 2, C, d), by one matrix product."""
+    return (u @ fit.flatten(0, 2).mT).view(len(u), *fit.shape[:3])
 
 
 def _cross_entropy(u: Tensor, y: Tensor, fit: Tensor) -> Tensor:
-    """Return the cross-entropy (K, N) of every sample under each fit."""
-    return functional.cross_entropy(_logits(u, fit).mT, y.expand(len(fit), -1), reduction="none")
+    """Return the cross-entropy (F, 2, N) of every sample under each fit (F, 2, C, d)."""
+    logits = _logits(u, fit).flatten(1, 2).permute(1, 2, 0)
+    return functional.cross_entropy(logits, y.expand(len(logits), -1), reduction="none").view(len(fit), 2, -1)
 
 
 def _fits(u: Tensor, y: Tensor, included: Tensor, directions: Tensor) -> Iterator[Tensor]:
-    """Yield, for each of WEIGHT_DECAYS, the fits (K, C, d) to the included samples (K, N).
+    """Yield, for each of WEIGHT_DECAYS, the fits (F, 2, C, d) to F subsets of the samples, `included` (F, N).
 
-    P is the projection orthogonal to `directions` (K, C, d).
+    P is the projection orthogonal to `directions` (2, C, d).
     """
-    sample_weight = included / included.sum(1, keepdim=True)
+    sample_weight = (included / included.sum(1, keepdim=True)).mT[:, :, None, None]
     second_moments = torch.stack([u[mask].mT @ u[mask] / mask.sum() for mask in included])  # E[uuᵀ]
     penalized = torch.ones_like(u[0])
     penalized[-1] = 0  # b is not regularized
     classes = directions.shape[1]
-    target = (functional.one_hot(y, classes) * len(y) + 1).to(u) / (len(y) + classes)
-    fit = torch.zeros_like(directions)
+    target = (functional.one_hot(y, classes) * len(y) + 1).to(u)[:, None, None] / (len(y) + classes)
+    fit = torch.zeros_like(directions).repeat(len(included), 1, 1, 1)
+    nesterov = torch.tensor(_momentum(), dtype=u.dtype, device=u.device)
     for decay in WEIGHT_DECAYS:
         inverse = torch.linalg.inv(second_moments / 2 + torch.diag(decay * penalized + MIN_CURVATURE))
-        inverse_direction = directions @ inverse
+        inverse_direction = _multiply(directions.expand_as(fit), inverse)
         # Sherman-Morrison: λP = λI − λ D Dᵀ is a rank-one update of the inverted matrix.
         correction = decay / (1 - decay * _inner(directions, inverse_direction)).clamp_min(MIN_CURVATURE)
-        ahead, momentum = fit, torch.ones_like(included[:, :1, None], dtype=u.dtype)
+        ahead, since_restart = fit, torch.zeros_like(correction, dtype=torch.long)
         for _ in range(ITERATIONS):
-            residual = (_logits(u, ahead).softmax(2) - target) * sample_weight[:, :, None]
+            residual = (_logits(u, ahead).softmax(3) - target) * sample_weight
+            gradient = (residual.flatten(1).mT @ u).view_as(fit)
             projected = (ahead - _inner(directions, ahead) * directions) * penalized
-            step = (residual.mT @ u + decay * projected) @ inverse
+            step = _multiply(gradient + decay * projected, inverse)
             step = step + correction * _inner(directions, step) * inverse_direction
             new = ahead - step
-            uphill = _inner(step, new - fit) > 0  # restart the momentum
-            momentum = torch.where(uphill, 1.0, momentum)
-            next_momentum = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-            ahead = new + torch.where(uphill, 0.0, (momentum - 1) / next_momentum) * (new - fit)
-            fit, momentum = new, next_momentum
+            change = new - fit
+            since_restart = since_restart.masked_fill(_inner(step, change) > 0, 0)  # restart where it goes uphill
+            ahead = new + nesterov[since_restart] * change
+            fit, since_restart = new, since_restart + 1
         yield fit
 
 
+def _momentum() -> list[float]:
+    """Return the factor of Nesterov momentum at each iteration: (t − 1) / t' with t' = (1 + √(1 + 4t²)) / 2."""
+    factors, t = [], 1.0
+    for _ in range(ITERATIONS):
+        t_next = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        factors.append((t - 1) / t_next)
+        t = t_next
+    return factors
+
+
+def _multiply(fit: Tensor, matrix: Tensor) -> Tensor:
+    """Return fits (F, 2, C, d) times the matrix of each subset (F, d, d)."""
+    return (fit.flatten(1, 2) @ matrix).view_as(fit)
+
+
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Return the inner product of each pair, (K, 1, 1)."""
-    return (a * b).sum((1, 2), keepdim=True)
+    """Return the inner product of each pair of fits, (F, 2, 1, 1)."""
+    return (a * b).sum((2, 3), keepdim=True)
