@@ -324,6 +324,43 @@ def _trace(step: Callable[..., tuple[Tensor, ...]], *args: Tensor) -> tuple[list
     return [node for node in module.graph.nodes if node.target is CONV_OPERATOR], results
 
 
+def _in_bfloat16(step: Callable[[Tensor], tuple[Tensor, ...]]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    def mixed_step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision(enabled=True):
+            return step(x)
+
+    return mixed_step
+
+
+def _tangent_step(net: nn.Module) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Return a step that computes logits and their tangents in a random direction of the weights."""
+    theta = trainable_parameters(net)
+    g = torch.Generator().manual_seed(1)
+    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
+        logits = forward(net, x, theta, **same, cache=cache)
+        with forward_ad.dual_level():
+            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
+            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
+        return logits.detach(), tangents.detach()
+
+    return step
+
+
+def _prediction_step(net: nn.Module, x: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Return a step that predicts with BatchNorm statistics updated by x."""
+    net(x)
+    net.eval()
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        with mixed_precision_context(), torch.no_grad():
+            return (net(x).float(),)
+
+    return step
+
+
 def _options(node: fx.Node) -> tuple[bool, ...]:
     """Whether a call sums squares, adds a tensor, sums products, has scale and shift."""
     return (node.args[4], *(node.args[i] is not None for i in (5, 6, 7)))
@@ -415,9 +452,7 @@ def test_branches_are_traced_correctly() -> None:
             loss = cross_entropy(net(x).float(), torch.arange(8) % 5)
         return torch.autograd.grad(loss, weights)
 
-    def step(x: Tensor) -> tuple[Tensor, ...]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    step = _in_bfloat16(float32_step)
 
     x = IMAGES.contiguous(memory_format=torch.channels_last)
     calls, results = _trace(step, x)
@@ -452,9 +487,7 @@ def test_residual_blocks_are_fused() -> None:
             loss = cross_entropy(net(x).float(), torch.arange(2))
         return loss.detach(), *torch.autograd.grad(loss, weights)
 
-    def step(x: Tensor) -> tuple[Tensor, ...]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    step = _in_bfloat16(float32_step)
 
     module = _make_graph(step, x)
     KERNELS.finalize(module, concurrent_runs=1)
@@ -471,21 +504,8 @@ def test_residual_blocks_are_fused() -> None:
 def test_tangents_of_residual_blocks_are_fused() -> None:
     """Of a tangent's two convolutions, the first adds the shortcut's tangent, and the second adds the first."""
     net, x = _preact_net(1), IMAGES[:2, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
-    theta = trainable_parameters(net)
-    g = torch.Generator().manual_seed(1)
-    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
-
-    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
-        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
-        logits = forward(net, x, theta, **same, cache=cache)
-        with forward_ad.dual_level():
-            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
-            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
-        return logits.detach(), tangents.detach()
-
-    def step(x: Tensor) -> tuple[Tensor, ...]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    float32_step = _tangent_step(net)
+    step = _in_bfloat16(float32_step)
 
     calls, results = _trace(step, x)
     sums, adds_and_sums = (False, False, True, False), (False, True, True, False)
@@ -503,16 +523,8 @@ def test_predictions_of_residual_blocks() -> None:
     The stem's kernel is called twice: for the first block's BatchNorm and for its shortcut.
     """
     net, x = _preact_net(2), IMAGES[:4, :, ::2, ::2].contiguous(memory_format=torch.channels_last)
-    net(x)
-    net.eval()
-
-    def float32_step(x: Tensor) -> tuple[Tensor]:
-        with mixed_precision_context(), torch.no_grad():
-            return (net(x).float(),)
-
-    def step(x: Tensor) -> tuple[Tensor]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    float32_step = _prediction_step(net, x)
+    step = _in_bfloat16(float32_step)
 
     calls, (logits,) = _trace(step, x)
     first, second = (False, False, False, True), (False, True, False, False)
@@ -524,21 +536,8 @@ def test_predictions_of_residual_blocks() -> None:
 def test_traced_tangent_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of a tangent's two convolutions adds the first, and sums what BatchNorm needs."""
     net, x = _net(), IMAGES.contiguous(memory_format=torch.channels_last)
-    theta = trainable_parameters(net)
-    g = torch.Generator().manual_seed(1)
-    directions = {name: torch.randn(weight.shape, generator=g) for name, weight in theta.items()}
-
-    def float32_step(x: Tensor) -> tuple[Tensor, ...]:
-        cache, same = ForwardADCache(), {"seed": 0, "update_statistics": False}
-        logits = forward(net, x, theta, **same, cache=cache)
-        with forward_ad.dual_level():
-            duals = {name: make_dual(weight, directions[name]) for name, weight in theta.items()}
-            tangents = unpack_dual(forward(net, x, duals, **same, cache=cache)).tangent
-        return logits.detach(), tangents.detach()
-
-    def step(x: Tensor) -> tuple[Tensor, ...]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    float32_step = _tangent_step(net)
+    step = _in_bfloat16(float32_step)
 
     calls, results = _trace(step, x)
     sums, adds_and_sums = (False, False, True, False), (False, True, True, False)
@@ -555,16 +554,8 @@ def test_traced_tangent_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_traced_prediction_fuses_batch_norm_and_relu() -> None:
     """With fixed statistics, they are in the convolution's epilogue."""
     net, x = _net(), IMAGES.contiguous(memory_format=torch.channels_last)
-    net(x)
-    net.eval()
-
-    def float32_step(x: Tensor) -> tuple[Tensor]:
-        with mixed_precision_context(), torch.no_grad():
-            return (net(x).float(),)
-
-    def step(x: Tensor) -> tuple[Tensor]:
-        with mixed_precision(enabled=True):
-            return float32_step(x)
+    float32_step = _prediction_step(net, x)
+    step = _in_bfloat16(float32_step)
 
     calls, (logits,) = _trace(step, x)
     assert [_options(call) for call in calls] == [(False, False, False, True)] * 3

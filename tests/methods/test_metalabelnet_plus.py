@@ -15,6 +15,7 @@ from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
 from metalabelnet.train.build_method import build_method
+from sgd_step import check_step
 from small_runs import StepRunner, column_images, small_problem, small_run, tiny_cnn
 
 FIT = BayesLabelNet.fit
@@ -36,24 +37,6 @@ def warmed_up(**options: Any) -> StepRunner:
     """Return a run at the end of warm-up."""
     one = runner(**options)
     return one.advance(one.method.warmup * one.batches.steps(labeled_only=True))
-
-
-def train_logits(net: torch.nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    return torch.func.functional_call(net, {**weights, **buffers}, (x,))
-
-
-def check_step(one: StepRunner, batch: Any, loss_at: Any) -> None:
-    """Assert that a step returns the loss, and takes one SGD step on it."""
-    net, sgd = one.method.net, one.method.sgd
-    theta = {name: w.detach().clone().requires_grad_() for name, w in trainable_parameters(net).items()}
-    loss = loss_at(lambda x: train_logits(net, theta, x).log_softmax(1))
-    gradients = torch.autograd.grad(loss, list(theta.values()))
-    buffers = [buffer.clone() for buffer in sgd.buffers]
-    torch.testing.assert_close(one.method.step(batch), loss.detach())
-    for (name, w), gradient, buffer in zip(theta.items(), gradients, buffers, strict=True):
-        moved = w - sgd.lr * (sgd.momentum * buffer + gradient + sgd.weight_decay * w)
-        torch.testing.assert_close(trainable_parameters(net)[name].detach(), moved.detach())
 
 
 def test_warm_up_counts_each_clean_sample_as_a_training_sample() -> None:
