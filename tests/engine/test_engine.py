@@ -20,7 +20,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, Method
 from metalabelnet.nets.resnet import PreActResNet, ResNet
 from metalabelnet.train.build_method import build_method
-from small_runs import make_batches, small_problem, small_run, tiny_cnn
+from small_runs import make_batches, small_problem, small_run
 
 ONE_PHASE = (
     "cross-entropy",
@@ -42,6 +42,19 @@ PHASES = {"t-revision": 3}
 TRACEABLE = [name for name, method in METHODS.items() if method.traits.traceable]
 
 
+def traced_cnn() -> nn.Module:
+    """Return a network with the layers of `tiny_cnn` and a smaller pooling window: a quarter of its operators."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(32, 3)),
+        )
+
+
+PHASE_2 = {"epochs": 1, "warmup": 0}
+
+
 def assert_same_state(method: Method, expected: Method, tolerance: float = 1e-9) -> None:
     pairs = zip(state_tensors(method.state_dict()), state_tensors(expected.state_dict()), strict=True)
     for actual, wanted in pairs:
@@ -50,7 +63,7 @@ def assert_same_state(method: Method, expected: Method, tolerance: float = 1e-9)
 
 def compare_with_eager(
     name: str,
-    net: Callable[[], nn.Module] = tiny_cnn,
+    net: Callable[[], nn.Module] = traced_cnn,
     tolerance: float = 1e-9,
     dtype: str = "float64",
     settings: dict[str, Any] | None = None,
@@ -106,7 +119,7 @@ def test_traced_predictions_follow_the_method(name: str, monkeypatch: pytest.Mon
     """In every epoch they are those of the current classifier, in bfloat16 like the steps."""
     monkeypatch.setattr(engine_module, "chunk_size", lambda _: 13)
     run, problem = small_run(name, epochs=3, warmup=1, lr_milestones=(2,), dtype="float32"), small_problem()
-    method = build_method(run, problem, tiny_cnn())
+    method = build_method(run, problem, traced_cnn())
     all_batches, x = make_batches(run, problem, method), problem.test.x[:13]
     engine = Engine(method, all_batches.make_batch, traced=True, compile=False, bf16=True)
     before = torch.zeros(())
@@ -163,7 +176,7 @@ def test_prediction_that_cannot_be_traced_runs_eagerly(monkeypatch: pytest.Monke
 def test_tracing_frees_the_activations() -> None:
     """Tracing leaves reference cycles with every activation, which only a collection frees."""
     run, problem = small_run("metalabelnet", warmup=0), small_problem()
-    method = build_method(run, problem, tiny_cnn())
+    method = build_method(run, problem, traced_cnn())
     all_batches = make_batches(run, problem, method)
     method.begin_epoch(0)
     gc.collect()
@@ -179,7 +192,7 @@ def test_tracing_frees_the_activations() -> None:
 def test_all_nodes_share_one_fake_tensor_mode() -> None:
     """One mode for each node took two fifths of the time of tracing phase 2 of the 8-layer CNN."""
     run, problem = small_run("metalabelnet", warmup=0), small_problem()
-    method = build_method(run, problem)
+    method = build_method(run, problem, traced_cnn())
     all_batches = make_batches(run, problem, method)
     method.begin_epoch(0)
     plan = next(all_batches.plan_epoch(0, labeled_only=False))
@@ -196,7 +209,7 @@ def test_runs_share_a_compiled_graph_on_their_own_tensors(monkeypatch: pytest.Mo
     monkeypatch.setattr(compiler, "compile_graph", lambda graph, _: compilations.append(1) or graph)
     for seed in (0, 1):
         run = small_run("metalabelnet", seed=seed, warmup=0)
-        eager, other = (build_method(run, problem, tiny_cnn()) for _ in range(2))
+        eager, other = (build_method(run, problem, traced_cnn()) for _ in range(2))
         all_batches = make_batches(run, problem, eager)
         engine = Engine(other, all_batches.make_batch, traced=True)
         for method in (eager, other):
@@ -208,15 +221,15 @@ def test_runs_share_a_compiled_graph_on_their_own_tensors(monkeypatch: pytest.Mo
     assert compilations == [1]
 
 
-@pytest.mark.parametrize("kind", ["mlp", "mlp-batchnorm"])
+@pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.slow), "mlp-batchnorm"])
 def test_label_nets_with_a_hidden_layer_are_traced(kind: str) -> None:
-    assert compare_with_eager(f"metalabelnet:{kind}").traced
+    assert compare_with_eager(f"metalabelnet:{kind}", schedule=PHASE_2).traced
 
 
 def test_label_net_with_dropout_runs_eagerly() -> None:
     """A trace holds no random numbers."""
     with pytest.warns(EngineFallback, match="draws random numbers"):
-        engine = compare_with_eager("metalabelnet:mlp-batchnorm-dropout")
+        engine = compare_with_eager("metalabelnet:mlp-batchnorm-dropout", schedule=PHASE_2)
     assert not engine.traced
 
 
@@ -283,7 +296,7 @@ def seeded(net: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return make
 
 
-@pytest.mark.parametrize("name", ["metalabelnet", "metalabelnet-plus"])
+@pytest.mark.parametrize("name", ["metalabelnet", pytest.param("metalabelnet-plus", marks=pytest.mark.slow)])
 def test_residual_network_is_traced(name: str) -> None:
     assert compare_with_eager(name, seeded(TinyResNet)).traced
 
@@ -299,8 +312,7 @@ def small_resnet() -> nn.Module:
 
 
 def test_preactivation_network_is_traced() -> None:
-    schedule = {"epochs": 1, "warmup": 0}
-    assert compare_with_eager("metalabelnet", seeded(small_preact_resnet), schedule=schedule).traced
+    assert compare_with_eager("metalabelnet", seeded(small_preact_resnet), schedule=PHASE_2).traced
 
 
 @pytest.mark.slow

@@ -24,8 +24,18 @@ from sample_results import result_line
 SMOKE = Selection(smoke=True, cells=("uniform:0.4",), methods=("cross-entropy", "clean-only", "fine-tune"))
 
 
+def small_specs(experiment: str, selection: Selection) -> list[RunSpec]:
+    """Return the runs of a smoke test with 9 steps instead of 32."""
+    small = {"epochs": 3, "lr_milestones": (2,), "batch_size": 512}
+    return [dataclasses.replace(one, fields={**one.fields, **small}) for one in run_specs(experiment, selection)]
+
+
 def three_specs() -> list[RunSpec]:
-    return run_specs("cifar10-table", SMOKE)
+    return small_specs("cifar10-table", SMOKE)
+
+
+def loss_specs() -> list[RunSpec]:
+    return run_specs("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
 
 
 class RunnerHarness:
@@ -65,7 +75,7 @@ def test_each_run_writes_a_line_and_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_shared_run_is_trained_once(tmp_path: Path) -> None:
-    twice = [*run_specs("fig-curves", Selection(smoke=True, cells=("uniform:0.4",))) * 2]
+    twice = [*small_specs("fig-curves", Selection(smoke=True, cells=("uniform:0.4",))) * 2]
     harness = RunnerHarness(tmp_path)
     assert harness.run(twice) == 0
     assert len(harness.results.lines) == 1
@@ -74,7 +84,7 @@ def test_shared_run_is_trained_once(tmp_path: Path) -> None:
 def test_resume_gives_same_results(tmp_path: Path) -> None:
     whole = RunnerHarness(tmp_path / "whole")
     whole.run(three_specs())
-    stop_values = iter([False] * 40 + [True] * 10**6)
+    stop_values = iter([False] * 13 + [True] * 10**6)
     with pytest.raises(RunStopped):
         RunnerHarness(tmp_path / "parts", stop=lambda: next(stop_values)).run(three_specs())
     part = Results(tmp_path / "parts" / "results")
@@ -86,7 +96,7 @@ def test_resume_gives_same_results(tmp_path: Path) -> None:
 
 
 def test_resume_gives_same_step_losses(tmp_path: Path) -> None:
-    losses = run_specs("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
+    losses = loss_specs()
     whole = RunnerHarness(tmp_path / "whole")
     whole.run(losses)
     stop_values = iter([False] * 12 + [True] * 10**6)
@@ -127,7 +137,7 @@ def test_run_longer_than_budget_is_not_started(tmp_path: Path) -> None:
 
 
 def test_cheapest_first(tmp_path: Path) -> None:
-    mixed = [*run_specs("fig-curves", Selection(smoke=True, cells=("uniform:0.4",))), three_specs()[0]]
+    mixed = [*small_specs("fig-curves", Selection(smoke=True, cells=("uniform:0.4",))), three_specs()[0]]
     harness = RunnerHarness(tmp_path, cheapest_first=True)
     finished = result_line(dataclasses.replace(three_specs()[0], fields={**three_specs()[0].fields, "seed": 9}))
     finished["versions"] = versions()
@@ -182,13 +192,13 @@ def test_failed_group_releases_its_folder_locks(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Engine, "step", failing_step)
     harness = RunnerHarness(tmp_path, concurrent=2)
-    harness.run(run_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",))))
+    harness.run(small_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",))))
     assert len(harness.results.lines) == 2
     assert harness.runner.failures == []
 
 
 def test_concurrent_runs_give_same_results_as_single_runs(tmp_path: Path) -> None:
-    two = run_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("metalabelnet",)))
+    two = small_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("metalabelnet",)))
     alone, concurrent = RunnerHarness(tmp_path / "alone"), RunnerHarness(tmp_path / "concurrent", concurrent=8)
     for harness in (alone, concurrent):
         assert harness.run(two) == 0
@@ -198,8 +208,8 @@ def test_concurrent_runs_give_same_results_as_single_runs(tmp_path: Path) -> Non
 
 
 def test_concurrent_runs_resume(tmp_path: Path) -> None:
-    stop_values = iter([False] * 40 + [True] * 10**6)
-    two = run_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",)))
+    stop_values = iter([False] * 5 + [True] * 10**6)
+    two = small_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=2, methods=("fine-tune",)))
     with pytest.raises(RunStopped):
         RunnerHarness(tmp_path / "parts", stop=lambda: next(stop_values), concurrent=2).run(two)
     assert sum((folder / "checkpoint").exists() for folder in (tmp_path / "parts" / "out").iterdir()) == 2
@@ -208,6 +218,7 @@ def test_concurrent_runs_resume(tmp_path: Path) -> None:
     assert comparable_lines(again.results) == comparable_lines(alone.results)
 
 
+@pytest.mark.slow
 def test_worker_processes_give_same_results(tmp_path: Path) -> None:
     """Runs with different methods, in worker processes."""
     alone, concurrent = RunnerHarness(tmp_path / "alone"), RunnerHarness(tmp_path / "concurrent", workers=2)
@@ -226,7 +237,7 @@ def test_runs_for_workers_fit_into_the_budget(tmp_path: Path, monkeypatch: pytes
         raise RunStopped
 
     monkeypatch.setattr(module, "_train_group", record_group)
-    many = run_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=4, methods=("fine-tune",)))
+    many = small_specs("cifar10-table", dataclasses.replace(SMOKE, seeds=4, methods=("fine-tune",)))
     harness = RunnerHarness(tmp_path, budget=30, workers=2)
     monkeypatch.setattr(harness.runner.estimator, "seconds", lambda run_spec: 40.0 if run_spec.seed == 1 else 25.0)
     assert harness.run(many) == 4
@@ -251,7 +262,7 @@ def test_runs_are_grouped_by_data_set(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "_train_group", record_group)
     monkeypatch.setattr(module, "read_data", lambda run, read_cache: None)
-    digits = run_specs("cifar10-table", dataclasses.replace(SMOKE, methods=("cross-entropy", "fine-tune", "gce")))
+    digits = small_specs("cifar10-table", dataclasses.replace(SMOKE, methods=("cross-entropy", "fine-tune", "gce")))
     other = [dataclasses.replace(one, fields={**one.fields, "data": "other.npz"}) for one in digits[:1]]
     RunnerHarness(tmp_path, concurrent=2).run([digits[0], *other, *digits[1:]])
     methods = [("digits", method) for method in ("cross-entropy", "fine-tune", "gce")]
@@ -310,7 +321,7 @@ def test_run_of_another_process_is_skipped(
 
 
 def test_step_losses_of_another_process_are_skipped(tmp_path: Path) -> None:
-    losses = run_specs("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
+    losses = loss_specs()
     harness = RunnerHarness(tmp_path)
     with start_and_stop(tmp_path, losses).lock():
         assert harness.run([*losses, three_specs()[0]]) == 0
@@ -363,7 +374,7 @@ def test_rejected_run_is_reported_and_others_continue(tmp_path: Path, options: d
 
 
 def test_rejected_step_losses_are_reported_and_others_continue(tmp_path: Path) -> None:
-    (losses,) = run_specs("fig-losses", Selection(smoke=True, cells=("uniform:0.4",)))
+    (losses,) = loss_specs()
     losses = dataclasses.replace(losses, fields={**losses.fields, "clean": 10**5})
     harness = RunnerHarness(tmp_path)
     assert harness.run([losses, three_specs()[0]]) == 0
