@@ -768,7 +768,7 @@ def kill_at_operations(kills: Kills, step: int) -> int:
 
 
 def test_killed_at_some_file_operations(forker: Forker, table: Path, tmp_path: Path) -> None:
-    assert kill_at_operations(Kills(forker, table, "cross-entropy", tmp_path), step=25) > 5
+    assert kill_at_operations(Kills(forker, table, "cross-entropy", tmp_path), step=35) > 5
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cli_runner import TINY, Forked, Forker, Spawned, count_finished_epochs, run_cli, wait_for
+from metalabelnet.cli import main
 from metalabelnet.train import RunFolder, checkpoint
 from metalabelnet.train import prepare as prepare_module
 from tiny_data import run_outputs, write_npz
@@ -78,13 +79,19 @@ def resume_words(output: str) -> list[str]:
     return words[1:]
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that is not stopped."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert main(arguments(write_npz(folder / "my data.npz"), folder / "run")) == 0
+    return folder / "run"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_and_resume_train(
-    number: signal.Signals, forker: Forker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, forker: Forker, alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_npz(tmp_path / "my data.npz")  # the resume command must quote the space
-    alone = arguments(data, tmp_path / "alone")
-    assert run_cli(alone, capsys).code == 0
+    data = alone.with_name("my data.npz")  # the resume command must quote the space
     process: Forked = forker.start(arguments(data, tmp_path / "a run"), tmp_path)
     wait_for(lambda: count_finished_epochs(tmp_path / "a run") >= 2)
     process.send(number)
@@ -94,7 +101,7 @@ def test_stop_and_resume_train(
     assert not files.finished
     again = resume_words(process.err.read_text())
     assert run_cli(again, capsys).code == 0
-    assert run_outputs(tmp_path / "a run") == run_outputs(tmp_path / "alone")
+    assert run_outputs(tmp_path / "a run") == run_outputs(alone)
 
 
 def test_stop_during_noise_probe(
@@ -123,7 +130,7 @@ def test_stop_before_first_step(
         signal.raise_signal(signal.SIGINT)
         return prepare_module.prepare(*args, **how)
 
-    asked = arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run")
+    asked = [*arguments(write_npz(tmp_path / "tiny.npz"), tmp_path / "run"), *["--epochs", "2", "--warmup", "1"]]
     with monkeypatch.context() as patch:
         patch.setattr("metalabelnet.cli.commands.train.prepare", interrupted)
         output = run_cli(asked, capsys)

@@ -120,9 +120,10 @@ def lines_without_times(folder: Path) -> list[str]:
     ("choice", "runs"),
     [
         ("--points 20 --seeds 1 --jobs 1", 1),
-        pytest.param("--points 20,80 --seeds 3 --jobs 2", 6, marks=pytest.mark.slow),
+        ("--points 20,80 --seeds 3 --jobs 2", 6),
     ],
 )
+@pytest.mark.slow
 def test_reproduce_killed_and_stopped_gives_same_results(
     choice: str, runs: int, forker: Forker, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -16,7 +16,7 @@ from metalabelnet.data.files import table_file
 from metalabelnet.inference.predict import PredictOptions, Predictor
 from metalabelnet.train import RunFolder
 from tiny_data import table_samples, write_npz
-from user_data import FRUIT, QUICK, TABLE_COLUMNS, read_csv, table_rows, text_rows, write_csv, write_photos
+from user_data import FRUIT, LEARNED, QUICK, TABLE_COLUMNS, read_csv, table_rows, text_rows, write_csv, write_photos
 
 Capture = pytest.CaptureFixture[str]
 
@@ -64,7 +64,7 @@ def input_error(arguments: list[str], capsys: Capture) -> str:
 def test_image_folder(capsys: Capture, work_dir: Path) -> None:
     true_label = write_photos(work_dir / "meine photos")
     write_csv(work_dir / "checked.csv", ["file", "label"], [*true_label[10:40], true_label[90]])
-    output = train("--clean checked.csv", capsys, "meine photos")
+    output = train(f"--clean checked.csv {LEARNED}", capsys, "meine photos")
     assert "images are resized to 8×8, color (--image-size to change)" in output
     assert "31 clean samples, 31 of them removed from the training rows" in output
     assert "metalabelnet on meine photos: 62 training samples of 4 classes (5 unlabeled)" in output
@@ -171,7 +171,7 @@ def test_predict_streams_table(capsys: Capture, work_dir: Path, monkeypatch: pyt
 
 def test_texts(capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "news.csv", ["text", "topic", "ok"], text_rows(120))
-    output = train("news.csv --label topic --clean-column ok --epochs 15", capsys)
+    output = train("news.csv --label topic --clean-column ok --epochs 15 --batch-size 16", capsys)
     assert "news.csv: text in 'text', label in 'topic'" in output
     assert "text-mlp on cpu" in output
     assert RunFolder(work_dir / "run").summary()["clean_accuracy"] > 70

@@ -95,8 +95,8 @@ NO_EFFECT = {
 
 @cache
 def trained_logits(name: str, **fields: Any) -> Tensor:
-    """Return the logits of a short run: an epoch of warm-up, one after it."""
-    run = small_run(name, epochs=2, warmup=1, lr_milestones=(1,), **fields)
+    """Return the logits of a short run: an epoch of warm-up, one after it, of two steps each."""
+    run = small_run(name, epochs=2, warmup=1, lr_milestones=(1,), batch_size=24, **fields)
     runner = StepRunner(run, small_problem()).advance()
     return runner.method.logits(runner.problem.test.x)
 

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent))
 from metalabelnet.cli import main
 from review_browser import ForkedReviewServer, ReviewForker, ReviewServer
 from review_client import ReviewClient, open_review
-from user_data import FRUIT, QUICK, write_csv, write_photos
+from user_data import FRUIT, LEARNED, QUICK, write_csv, write_photos
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pair for pair in true_label if pair[1] == "rare"
     ][:2]
     write_csv(home / "checked.csv", ("id", "label"), checked)
-    arguments = f"--clean {home}/checked.csv {QUICK} --image-size 8 --out {home}/run"
+    arguments = f"--clean {home}/checked.csv {QUICK} {LEARNED} --image-size 8 --out {home}/run"
     assert main(["train", str(home / "photos"), *arguments.split()]) == 0
     return home
 

@@ -155,9 +155,15 @@ def run_key(settings: Mapping[str, Any], method_settings: Mapping[str, Any] | No
     return json.dumps({"kind": kind, "run": run, "method": own}, sort_keys=True)
 
 
+_spec_keys: dict[str, str] = {}  # by the fields of a spec: the tables of a page look up the same runs many times
+
+
 def spec_key(spec: RunSpec) -> str:
     """The identity of the run of a spec."""
-    return run_key(stored_settings(spec), kind=spec.kind)
+    fields = repr((spec.kind, sorted(spec.fields.items())))
+    if fields not in _spec_keys:
+        _spec_keys[fields] = run_key(stored_settings(spec), kind=spec.kind)
+    return _spec_keys[fields]
 
 
 def _line_key(line: ResultLine) -> str:
