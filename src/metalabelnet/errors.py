@@ -1,9 +1,10 @@
-"""Exceptions of the package: wrong input, a run that was interrupted, and a run that diverged."""
+"""Exceptions of the package: wrong input, a run that was interrupted, a run that diverged; and missing packages."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,3 +59,26 @@ def missing_package_error(package: str, extra: str, purpose: str) -> InputError:
     the figure needs matplotlib: pip install 'metalabelnet[plot]'
     """
     return InputError(f"{purpose} needs {package}: pip install 'metalabelnet[{extra}]'")
+
+
+def import_package(package: str, extra: str, purpose: str) -> Any:
+    """Return the imported package of an extra, or raise InputError that says what to install."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", package.partition(".")[0]):
+            raise missing_package_error(package.replace("_", "-"), extra, purpose) from error
+        raise _broken_package_error(package, purpose, error) from error
+    except (RuntimeError, OSError) as error:  # its compiled extension was built for another version of torch
+        raise _broken_package_error(package, purpose, error) from error
+
+
+def _broken_package_error(package: str, purpose: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:150]
+    remedy = (
+        "install the version of torchvision that belongs to the installed version of torch"
+        if "torchvision" in reason or package in ("timm", "torchvision")
+        else "install it again"
+    )
+    return InputError(f"{purpose} needs {package.replace('_', '-')}, which cannot be imported ({reason}): {remedy}")

@@ -140,7 +140,11 @@ class RunOptions:
     id: str | None = _option(None, "column of sample ids (default: detected)")
     test: str | None = _option(None, "folder or table with true labels to test on")
     image_size: int | None = _option(None, "side in pixels of the square that images are resized to (default: by size)")
-    encoder: str | None = _option(None, "sentence-transformers model for texts (default: TF-IDF)")
+    encoder: str | None = _option(
+        None,
+        "pretrained encoder whose embeddings are the samples; images: timm:NAME, torchvision:NAME, FILE (ResNet "
+        "weights); texts: sentence-transformers:NAME, model2vec:NAME, wordllama (default: pixels; TF-IDF of texts)",
+    )
     text_features: str = _option(
         "auto", "terms of TF-IDF: word, char (n-grams of characters), both, auto (both for linear methods, else word)"
     )

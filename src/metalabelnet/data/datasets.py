@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from metalabelnet.data.benchmarks import cifar, clothing1m, digits, fashion_mnist, food101n, webvision
 from metalabelnet.data.benchmarks.download import data_folder
+from metalabelnet.data.encoders.embeddings import embed_images
 from metalabelnet.data.files import annotation_file, clean_set, duplicates, npz, reader
 from metalabelnet.data.files.list_data import ReadOptions, is_folder_or_table
 from metalabelnet.data.packed import reader as packed
@@ -179,6 +180,8 @@ def load(
         data = dataclasses.replace(data, notes=(*data.notes, *duplicates.note_on_test_duplicates(data)))
     else:
         _raise_not_found(name, path)
+    if options.encoder is not None:
+        data = embed_images(data, options.encoder, folder=folder, device=options.device, on_samples=on_samples)
     if options.clean_file is not None:
         data = clean_set.add_clean_labels(data, Path(options.clean_file))
     return data if options.annotations is None else annotation_file.add_annotations(data, Path(options.annotations))

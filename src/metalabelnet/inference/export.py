@@ -18,6 +18,7 @@ import metalabelnet
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.data.batches import to_input
+from metalabelnet.data.encoders import EmbeddingEncoder
 from metalabelnet.errors import InputError, missing_package_error
 from metalabelnet.inference.predict import Predictor
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from metalabelnet.data.encoders import Encoder
     from metalabelnet.methods import Method
 
 MAX_PROBABILITY_DIFFERENCE = 1e-4  # float32 implementations differ in the last digits
@@ -121,8 +123,14 @@ def _metadata(predictor: Predictor) -> dict[str, str]:
         "producer": f"metalabelnet {metalabelnet.__version__}",
         "classes": json.dumps(predictor.classes, ensure_ascii=False),
         "encoder": json.dumps(None if encoder is None else encoder.to_json(), ensure_ascii=False),
-        "preprocessing": PREPROCESSING["numbers" if encoder is None else encoder.kind],
+        "preprocessing": PREPROCESSING[_kind(encoder)],
     }
+
+
+def _kind(encoder: Encoder | None) -> str:
+    if encoder is None:
+        return "numbers"
+    return "embedding" if isinstance(encoder, EmbeddingEncoder) else encoder.kind
 
 
 PREPROCESSING = {
@@ -131,7 +139,8 @@ PREPROCESSING = {
     "table": "samples: float32 (N, columns), see encoder. A numeric column: (value − mean) / deviation, 0 if "
     "missing, followed by a 0/1 indicator of missing values if gaps is true. A category: one-hot over values.",
     "text": "samples: float32 (N, terms), see encoder. TF-IDF over lower-case words and bigrams: "
-    "(1 + log count) · idf, scaled to unit length; or the embedding of the encoder.",
+    "(1 + log count) · idf, scaled to unit length.",
+    "embedding": "samples: float32 (N, width), embeddings of the encoder, which is not part of this model.",
     "numbers": "samples: float32 (N, columns), as in the .npz file.",
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.disk_tensor import chunk_size
-from metalabelnet.data.encoders import ImageEncoder, encoder_from_json
+from metalabelnet.data.encoders import EmbeddingEncoder, ImageEncoder, encoder_from_json
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.data.files.embedded_images import sample_id
 from metalabelnet.errors import InputError
@@ -99,6 +99,8 @@ class Predictor:
                 "copy the run folder again"
             )
         self.method = load_method(self.files, net=net, device=device)
+        if isinstance(self.encoder, EmbeddingEncoder):
+            self.encoder.device = self.method.task.train.x.device
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return the calibrated probabilities of encoded samples.
@@ -250,6 +252,8 @@ class Predictor:
         if kind in NEEDS_TABLE:
             raise InputError(f"{source}: {NEEDS_TABLE[kind]}; give a table ({', '.join(table_file.SUFFIXES)})")
         count, shape, chunks = npz.stream_samples(source, self.classes)
+        if isinstance(self.encoder, EmbeddingEncoder) and len(shape) == 3:  # images, which `_encode` embeds
+            return count, ((str(k), x.numpy()) for k, x in enumerate(itertools.chain.from_iterable(chunks)))
         if shape != self.shape:
             raise InputError(f"{source}: samples have shape {shape}, but the model needs {self.shape}")
         return count, ((str(k), x) for k, x in enumerate(itertools.chain.from_iterable(chunks)))

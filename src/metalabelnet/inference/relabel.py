@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from metalabelnet.data import load
+from metalabelnet.data.encoders.embeddings import embed_images
 from metalabelnet.data.files.list_data import is_folder_or_table
 from metalabelnet.data.files.listing import shorten_list
 from metalabelnet.errors import InputError
@@ -45,11 +48,15 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     metadata = files.metadata()
     if is_folder_or_table(Path(data)):
         raise InputError(f"{data} is a folder or a table: use metalabelnet predict {folder} {data}")
-    kind = (files.encoder_config() or {}).get("kind")
+    encoder_config = files.encoder_config() or {}
+    kind = encoder_config.get("kind")
     if kind in NEEDS_TABLE:
         raise InputError(f"{data}: {NEEDS_TABLE[kind]}; use metalabelnet predict {folder} TABLE")
     classes = tuple(metadata["classes"])
-    rows = load(data, data_dir, classes=classes, noisy=True).train
+    loaded = load(data, data_dir, classes=classes, noisy=True)
+    if loaded.train.is_image and encoder_config.get("encoder"):
+        loaded = embed_images(loaded, encoder_config["encoder"], folder=data_dir, device=torch.device("cpu"))
+    rows = loaded.train
     if rows.classes != classes:
         raise InputError(
             f"{data} has the classes {shorten_list(rows.classes)}, but {folder} has {shorten_list(classes)}: give data "

@@ -6,19 +6,17 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-import pickle
 import sys
 import traceback
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from metalabelnet.errors import InputError, missing_package_error, unknown_name_error
+from metalabelnet.errors import InputError, import_package, unknown_name_error
 from metalabelnet.input_files.regular_files import check_regular_file
+from metalabelnet.input_files.weights_file import read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,7 +93,7 @@ class InputNormalization(nn.Module):
 
 
 def _build_timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    timm = _import_package("timm", f"the network timm:{name}")
+    timm = import_package("timm", "nets", f"the network timm:{name}")
     if not timm.is_model(name.partition(".")[0]):
         raise unknown_name_error("network of timm", name, timm.list_models())
     with _hub_errors(f"timm:{name}"):
@@ -107,7 +105,7 @@ def _build_timm(name: str, classes: int, pretrained: str | None) -> nn.Module:
 
 
 def _build_torchvision(name: str, classes: int, pretrained: str | None) -> nn.Module:
-    models = _import_package("torchvision", f"the network torchvision:{name}").models
+    models = import_package("torchvision", "nets", f"the network torchvision:{name}").models
     names = models.list_models(module=models)
     if name not in names:
         raise unknown_name_error("network of torchvision", name, names)
@@ -123,20 +121,6 @@ def _build_torchvision(name: str, classes: int, pretrained: str | None) -> nn.Mo
         if pretrained is not None:
             load_weights(net, Path(pretrained))
     return InputNormalization(net, IMAGENET_MEAN, IMAGENET_STD)
-
-
-def _import_package(package: str, purpose: str) -> Any:
-    """Return the imported package, or raise an `InputError` that names what to install."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise missing_package_error(package, "nets", purpose) from error
-    except (RuntimeError, OSError) as error:  # its compiled extension was built for another version of torch
-        reason = " ".join(str(error).split())[:150]
-        raise InputError(
-            f"{purpose} needs {package}, which cannot be imported ({reason}): "
-            "install the version of torchvision that belongs to the installed version of torch"
-        ) from error
 
 
 def _build_user_net(source: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -225,7 +209,7 @@ def _describe_error(error: BaseException, where: str) -> str:
 
 def load_weights(net: nn.Module, file: Path) -> None:
     """Load the weights of a file into a network. Only the last layer may differ in shape, and keeps its weights."""
-    weights = read_weights(file)
+    weights = read_weights(file, f"give a file of pretrained weights, or {HUB} to download them")
     own = net.state_dict()
     matching = {name: tensor for name, tensor in weights.items() if name in own and own[name].shape == tensor.shape}
     missing = [name for name in own if name not in matching]
@@ -234,31 +218,6 @@ def load_weights(net: nn.Module, file: Path) -> None:
     if others:
         raise InputError(f"{file}: does not fit the network: {len(others)} tensors differ, such as {others[0]}")
     net.load_state_dict(matching, strict=False)
-
-
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors or torch file. No code in the file is executed."""
-    try:
-        check_regular_file(file)
-    except FileNotFoundError:
-        raise InputError(
-            f"{file}: there is no such file; give a file of pretrained weights, or {HUB} to download them"
-        ) from None
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about unknown pickle protocols, which raise an error too
-            content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or foreign file may raise anything
-        reason = " ".join(str(error).split())[:150] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch's message advises to execute the content
-            reason = "it contains objects other than tensors, which are not loaded"
-        raise InputError(f"{file}: is not a file of weights ({reason})") from error
-    content = content.get("state_dict", content) if isinstance(content, dict) else content
-    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{file}: contains no named weights")
-    return content
 
 
 @contextlib.contextmanager

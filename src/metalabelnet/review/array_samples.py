@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ def load_samples(name: str, run: Run | None) -> ArraySamples:
     from metalabelnet.data.splits import SPLITS
 
     data_dir = Path(run.data_dir) if run is not None and run.data_dir else None
-    data = load(name, data_dir, read_options=None if run is None else run.read_options())
+    read_options = None if run is None else dataclasses.replace(run.read_options(), encoder=None)  # pixels are shown
+    data = load(name, data_dir, read_options=read_options)
     splits: dict[int, str] = {}
     clean_labels: dict[int, int] = {}
     if run is not None:

@@ -101,7 +101,7 @@ def _check_read_options(run: Run) -> None:
 
 def _read_options_of(run: Run) -> set[str]:
     """Return the options of folders and tables that other data has, too."""
-    allowed = {"split"} | (set() if run.data_format == "memory" else {"clean_file"})
+    allowed = {"split"} | (set() if run.data_format == "memory" else {"clean_file", "encoder"})
     allowed |= {"image_size", "on_error", "memory_limit", "workers"} if run.data in IMAGE_BENCHMARKS else set()
     return allowed | {"npz": {"annotations"}, "packed": {"image_size", "workers"}}.get(run.data_format, set())
 

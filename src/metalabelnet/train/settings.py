@@ -68,7 +68,8 @@ class Run(RunOptions):
     image_size : int, optional
         Side in pixels of the square that images are resized to. Default: from the sizes of the images.
     encoder : str, optional
-        sentence-transformers model for texts. Default: TF-IDF.
+        Pretrained encoder whose embeddings are the samples. Images: "timm:NAME", "torchvision:NAME" or a file of ResNet
+        weights. Texts: "sentence-transformers:NAME", "model2vec:NAME" or "wordllama". Default: pixels; TF-IDF of texts.
     text_features : {"auto", "word", "char", "both"}, default "auto"
         Terms of TF-IDF: words and word pairs, character n-grams, or both. "auto": both for methods that are fitted to
         fixed features, else words.
@@ -235,6 +236,8 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
         or (data not in DATASETS and has_clean_set(Path(data)))
     ):
         defaults |= {"clean": ALL}
+    if changes.get("encoder"):  # embeddings are neither augmented nor classified by a network for images
+        defaults |= {"augment": "none", "net": "auto"}
     if recipe == "own" and changes.get("method", Run.method) in METHODS:
         published = METHODS[changes.get("method", Run.method)].traits.own_recipe
         defaults |= published

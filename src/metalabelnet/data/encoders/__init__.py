@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from metalabelnet.data.encoders.embeddings import EmbeddingEncoder, ImageEmbedding, TextEmbedding
 from metalabelnet.data.encoders.encoder import Encoder, encode_all
 from metalabelnet.data.encoders.images import ImageEncoder
 from metalabelnet.data.encoders.tables import TableEncoder
@@ -13,9 +14,21 @@ from metalabelnet.errors import InputError, unknown_name_error
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ENCODERS", "Encoder", "ImageEncoder", "TableEncoder", "TextEncoder", "encode_all", "encoder_from_json"]
+__all__ = [
+    "ENCODERS",
+    "EmbeddingEncoder",
+    "Encoder",
+    "ImageEmbedding",
+    "ImageEncoder",
+    "TableEncoder",
+    "TextEmbedding",
+    "TextEncoder",
+    "encode_all",
+    "encoder_from_json",
+]
 
 ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (ImageEncoder, TableEncoder, TextEncoder)}
+EMBEDDINGS: dict[str, type[EmbeddingEncoder]] = {encoder.kind: encoder for encoder in (ImageEmbedding, TextEmbedding)}
 
 
 def encoder_from_json(config: dict[str, Any], source: Path) -> Encoder:
@@ -23,7 +36,8 @@ def encoder_from_json(config: dict[str, Any], source: Path) -> Encoder:
     if not isinstance(config, dict) or not isinstance(config.get("kind"), str) or config["kind"] not in ENCODERS:
         raise InputError(f"{source}: {unknown_name_error('kind of encoder', str(config)[:40], ENCODERS)}")
     try:
-        return ENCODERS[config["kind"]].from_json(config)
+        encoders = EMBEDDINGS if config.get("encoder") else ENCODERS
+        return encoders[config["kind"]].from_json(config)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         reason = repr(error)[:150]
         raise InputError(f"{source} is damaged, or was written by another version: {reason}") from error

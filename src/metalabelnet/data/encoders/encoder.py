@@ -37,6 +37,8 @@ class Encoder(ABC):
         The table columns that a sample is made of; empty if samples do not come from a table.
     sparse : bool
         Whether `encode_all` keeps samples in a sparse matrix (`encode_sparse`).
+    chunk_samples : int or None
+        How many samples `encode_all` encodes between reports of progress. Default: by their size.
     """
 
     kind: ClassVar[str]
@@ -44,6 +46,7 @@ class Encoder(ABC):
     columns: list[str]
     shape: tuple[int, ...]
     sparse: bool = False
+    chunk_samples: int | None = None
 
     @abstractmethod
     def encode(self, items: Sequence[Any]) -> Iterator[Tensor | str]:
@@ -52,6 +55,10 @@ class Encoder(ABC):
     def encode_sparse(self, items: Sequence[Any]) -> SparseTensor:
         """Return all items as a sparse matrix, for encoders that are `sparse`."""
         raise NotImplementedError
+
+    def notes(self) -> list[str]:
+        """Return messages for the user, after samples were encoded."""
+        return []
 
     def describe_sample(self, name: str) -> str:
         """Return how a message names a sample: an image by its path, others as `sample NAME`."""
@@ -94,7 +101,7 @@ def encode_all(
         x = DiskTensor.empty(len(items), encoder.shape, encoder.dtype, folder)
     encoded_positions: list[int] = []
     failures: list[str] = []
-    size = chunk_size(encoder.shape)
+    size = encoder.chunk_samples or chunk_size(encoder.shape)
     if on_samples is not None:
         on_samples(0, len(items))
     for start in range(0, len(items), size):

@@ -1,9 +1,7 @@
-"""Texts as vectors: TF-IDF by scikit-learn, or embeddings of a sentence-transformers model."""
+"""Texts as TF-IDF vectors by scikit-learn."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,32 +35,25 @@ class Vocabulary(NamedTuple):
 class TextEncoder(Encoder):
     """Encodes a column of texts.
 
-    With `encoder`, the name of a sentence-transformers model, texts become its embeddings. Otherwise they become TF-IDF
-    vectors with sublinear term frequency and unit length, over the most frequent terms that occur in at least two
-    training texts: words and word pairs, character n-grams within words (2 to 5 characters), or both, where each half
-    is scaled by √½. Vocabulary and weights are the whole state, so that it is stored as JSON.
+    Texts become TF-IDF vectors with sublinear term frequency and unit length, over the most frequent terms that occur
+    in at least two training texts: words and word pairs, character n-grams within words (2 to 5 characters), or both,
+    where each half is scaled by √½. Vocabulary and weights are the whole state, so that it is stored as JSON.
 
     Parameters
     ----------
     column : str
         The column of texts.
     vocabularies : mapping
-        Terms and their weights by analyzer, "word" or "char"; empty for embeddings.
-    encoder : str or None
-        Name of a sentence-transformers model.
-    width : int
-        Length of a vector.
+        Terms and their weights by analyzer, "word" or "char".
     sparse : bool, default False
         Whether all samples of a data set are kept in a sparse matrix.
     """
 
     kind = "text"
 
-    def __init__(
-        self, column: str, *, vocabularies: dict[str, Vocabulary], encoder: str | None, width: int, sparse: bool = False
-    ) -> None:
-        self.columns, self.shape, self.sparse = [column], (width,), sparse
-        self.vocabularies, self.encoder = vocabularies, encoder
+    def __init__(self, column: str, *, vocabularies: dict[str, Vocabulary], sparse: bool = False) -> None:
+        self.columns, self.vocabularies, self.sparse = [column], vocabularies, sparse
+        self.shape = (sum(len(vocabulary.terms) for vocabulary in vocabularies.values()),)
         self._vectorize: Callable[[list[str]], Any] | None = None
 
     @classmethod
@@ -70,16 +61,11 @@ class TextEncoder(Encoder):
         cls,
         column: str,
         rows: Sequence[Sequence[str]],
-        encoder: str | None,
         *,
         analyzers: Sequence[str] = ("word",),
         sparse: bool = False,
     ) -> TextEncoder:
-        """Fit vocabulary and weights to these texts, or read the width of the model's embeddings."""
-        if encoder is not None:
-            model = _load_model(encoder)
-            width = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
-            return cls(column, vocabularies={}, encoder=encoder, width=int(width() or 0))
+        """Fit vocabulary and weights to these texts."""
         min_df, max_terms = 2 if len(rows) > MAX_ROWS_FOR_ALL_TERMS else 1, MAX_SPARSE_TERMS if sparse else MAX_TERMS
         vocabularies = {}
         for analyzer in analyzers:
@@ -90,15 +76,13 @@ class TextEncoder(Encoder):
                 raise InputError(f"the texts of column {column!r} have no words in common: {error}") from error
             terms = [str(term) for term in vectorizer.get_feature_names_out()]
             vocabularies[analyzer] = Vocabulary(terms, vectorizer.idf_.tolist())
-        width = sum(len(vocabulary.terms) for vocabulary in vocabularies.values())
-        return cls(column, vocabularies=vocabularies, encoder=None, width=width, sparse=sparse)
+        return cls(column, vocabularies=vocabularies, sparse=sparse)
 
     def encode(self, items: Sequence[Sequence[str]]) -> Iterator[Tensor | str]:
-        """Yield the vector of each text; with TF-IDF that of an empty text is 0."""
+        """Yield the vector of each text; that of an empty text is 0."""
         for start in range(0, len(items), BATCH_TEXTS):
             vectors = self._vectors([text for (text,) in items[start : start + BATCH_TEXTS]])
-            dense = vectors if self.encoder is not None else vectors.toarray()
-            yield from torch.from_numpy(np.asarray(dense, np.float32))
+            yield from torch.from_numpy(np.asarray(vectors.toarray(), np.float32))
 
     def encode_sparse(self, items: Sequence[Sequence[str]]) -> SparseTensor:
         """Return the TF-IDF vectors of all texts."""
@@ -110,9 +94,6 @@ class TextEncoder(Encoder):
 
     def _load(self) -> Callable[[list[str]], Any]:
         """Return the function from texts to vectors."""
-        if self.encoder is not None:
-            model = _load_model(self.encoder)
-            return lambda texts: model.encode(texts, convert_to_numpy=True, show_progress_bar=False)
         vectorizers = []
         for analyzer, vocabulary in self.vocabularies.items():
             vectorizer = _make_vectorizer(analyzer, vocabulary=vocabulary.terms)
@@ -126,10 +107,8 @@ class TextEncoder(Encoder):
         return lambda texts: hstack([scale * vectorizer.transform(texts) for vectorizer in vectorizers])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the column with the vocabularies and their weights, or with the name of the model."""
+        """Return the column with the vocabularies and their weights."""
         config: dict[str, Any] = {"kind": self.kind, "column": self.columns[0], "width": self.shape[0]}
-        if self.encoder:
-            return config | {"encoder": self.encoder}
         for analyzer, vocabulary in self.vocabularies.items():
             terms, idf = _JSON_KEYS[analyzer]
             config |= {terms: vocabulary.terms, idf: vocabulary.idf}
@@ -143,15 +122,9 @@ class TextEncoder(Encoder):
             raise TypeError("the column is not a text")
         if type(config["width"]) is not int or not 0 < config["width"] <= MAX_WIDTH:
             raise ValueError(f"the width is {config['width']!r}, not an integer from 1 to {MAX_WIDTH}")
-        if vocabularies and sum(len(vocabulary.terms) for vocabulary in vocabularies.values()) != config["width"]:
+        if sum(len(vocabulary.terms) for vocabulary in vocabularies.values()) != config["width"]:
             raise ValueError("terms and width differ in number")
-        if not isinstance(config.get("encoder"), str | None):
-            raise TypeError("the name of the encoder is not a text")
-        if not vocabularies and not config.get("encoder"):
-            raise ValueError("there are neither terms nor an encoder")
-        return cls(
-            config["column"], vocabularies=vocabularies, encoder=config.get("encoder"), width=int(config["width"])
-        )
+        return cls(config["column"], vocabularies=vocabularies)
 
 
 def _read_vocabulary(config: dict[str, Any], terms_key: str, idf_key: str) -> Vocabulary:
@@ -174,19 +147,3 @@ def _make_vectorizer(analyzer: str, **settings: Any) -> Any:
     if analyzer == "char":
         return TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float64, **settings)
     return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **settings)
-
-
-@functools.lru_cache(1)
-def _load_model(name: str) -> Any:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except (ImportError, RuntimeError) as error:
-        if importlib.util.find_spec("sentence_transformers") is None:
-            raise missing_package_error("sentence-transformers", "encoder", f"the encoder {name}") from error
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"sentence-transformers is installed but cannot be imported: {reason}") from error
-    try:
-        return SentenceTransformer(name)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the encoder {name!r} cannot be loaded: {reason}") from error

@@ -15,6 +15,8 @@ from metalabelnet.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
     from metalabelnet.data.benchmarks.download import ProgressCallback
     from metalabelnet.data.files.clean_set import CleanSample
     from metalabelnet.data.files.listing import Columns, Listing
@@ -48,13 +50,13 @@ class ReadOptions:
     memory_limit : float or None
         GiB of memory for samples; larger data stays on disk. Default: half of the free memory.
     encoder : str or None
-        sentence-transformers model for texts. Default: TF-IDF.
+        Pretrained encoder of images or texts (`metalabelnet.data.embeddings`). Default: pixels; TF-IDF of texts.
     text_features : str
         Terms of TF-IDF: `word`, `char`, `both`, or `auto` (`both` if sparse, else `word`).
     sparse_text : bool
         Whether TF-IDF vectors are kept in a sparse matrix, with many more terms.
     external_net : bool
-        Whether the network is one of timm or torchvision, which take larger images.
+        Whether the network is one of timm or torchvision, or an encoder, which take larger images.
     gpu_free_bytes : int or None
         Free memory of the GPU that samples are moved to; None: samples stay on the CPU.
     concurrent_runs : int
@@ -90,12 +92,19 @@ class ReadOptions:
     split: str = "general"
     workers: int | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where an encoder computes: on the GPU if samples are moved to one."""
+        import torch  # here, because listing samples needs no PyTorch
+
+        return torch.device("cpu" if self.gpu_free_bytes is None else "cuda")
+
     @classmethod
     def of_run(cls, run: RunOptions) -> ReadOptions:
         """Return how the data of a run is read."""
         names = {f.name for f in dataclasses.fields(run)}
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(cls) if f.name in names}
-        external_net = run.net.startswith(("timm:", "torchvision:"))
+        external_net = run.net.startswith(("timm:", "torchvision:")) or run.encoder is not None
         return cls(**fields, external_net=external_net, adds_noise=run.noise != "none")
 
 

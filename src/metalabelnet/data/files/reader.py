@@ -14,7 +14,16 @@ import torch
 
 from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
 from metalabelnet.data.disk_tensor import GIB, MIB, DiskTensor, sample_memory_bytes
-from metalabelnet.data.encoders import Encoder, ImageEncoder, TableEncoder, TextEncoder, encode_all, images
+from metalabelnet.data.encoders import (
+    EmbeddingEncoder,
+    Encoder,
+    ImageEncoder,
+    TableEncoder,
+    TextEncoder,
+    encode_all,
+    images,
+)
+from metalabelnet.data.encoders.embeddings import make_embedding_encoder
 from metalabelnet.data.files import clean_set, duplicates, listing
 from metalabelnet.data.files.list_data import list_test, list_train
 from metalabelnet.data.files.table_file import is_image_folder
@@ -95,7 +104,7 @@ def _read(
     )
     items, ids = ([values[k] for k in train_positions] for values in (samples.items, samples.ids))
     _check_encoder_options(columns, options)
-    encoder = fit_encoder(items, ids, columns, options, notes, on_headers)
+    encoder = fit_encoder(items, ids, columns, options, notes, on_headers, folder)
     x, encoded, failures = encode_all(
         encoder,
         samples.items,
@@ -105,6 +114,7 @@ def _read(
         skip_errors=options.on_error == "skip",
         on_samples=on_encoded,
     )
+    notes += encoder.notes()
     if failures:
         notes.append(f"{len(failures)} of {len(samples.items)} samples left out: {listing.shorten_list(failures)}")
     if isinstance(x, DiskTensor):
@@ -138,14 +148,18 @@ def _read(
         clean=rows.take((part == CLEAN).nonzero()[:, 0]) if clean else None,
         test=rows.take((part == TEST).nonzero()[:, 0]) if test else None,
         encoder_config=encoder.to_json(),
-        cells_digest="" if columns.kind == "image" else _digest(samples.items),
+        cells_digest=_cells_digest(encoder, samples.items),
         notes=tuple(notes),
         total_samples=len(train.items),
     )
 
 
-def _digest(rows: Sequence[Any]) -> str:
-    """Return a digest of the cells of all rows."""
+def _cells_digest(encoder: Encoder, rows: Sequence[Any]) -> str:
+    """Return a digest of what samples were encoded from: the cells of all rows, or files; "" for pixels."""
+    if isinstance(encoder, EmbeddingEncoder):
+        return encoder.encoded_digest
+    if encoder.kind == "image":
+        return ""
     digest = hashlib.blake2b(digest_size=16)
     for row in rows:
         digest.update(json.dumps(row).encode())
@@ -222,9 +236,12 @@ def _check_encoder_options(columns: Columns, options: ReadOptions) -> None:
     text_features = None if options.text_features == "auto" else options.text_features
     for option, value, kind in (
         ("image-size", options.image_size, "image"),
-        ("encoder", options.encoder, "text"),
         ("text-features", text_features, "text"),
     ):
+        if value is not None and options.encoder is not None:
+            raise InputError(
+                f"--{option} {value} has no effect with --encoder {options.encoder}; leave one of them out"
+            )
         if value is not None and columns.kind != kind:
             raise InputError(f"--{option} {value} is for {kind}s, and these samples have none; leave it out")
 
@@ -236,8 +253,12 @@ def fit_encoder(
     options: ReadOptions,
     notes: list[str],
     on_headers: Callable[[int, int], None] | None,
+    folder: Path | None = None,
 ) -> Encoder:
-    """Return the encoder, fitted to the training samples."""
+    """Return the encoder, fitted to the training samples, or the pretrained one of the options."""
+    if options.encoder is not None:
+        column = columns.samples[0] if columns.samples else None
+        return make_embedding_encoder(columns.kind, options.encoder, column, folder, options.device)
     if columns.kind == "table":
         encoder = TableEncoder.fit(columns.samples, items)
         configs = encoder.column_configs
@@ -250,8 +271,7 @@ def fit_encoder(
             ("both" if options.sparse_text else "word") if options.text_features == "auto" else options.text_features
         )
         analyzers = ("word", "char") if features == "both" else (features,)
-        sparse = options.sparse_text and options.encoder is None
-        return TextEncoder.fit(columns.samples[0], items, options.encoder, analyzers=analyzers, sparse=sparse)
+        return TextEncoder.fit(columns.samples[0], items, analyzers=analyzers, sparse=options.sparse_text)
     headers = []
     results = images.map_in_threads(read_header, items)
     for done, (name, result) in enumerate(zip(ids, results, strict=True), start=1):

@@ -1,0 +1,69 @@
+"""Text encoders: sentence-transformers, and static embeddings (the mean of word vectors) of model2vec and WordLlama.
+
+sentence-transformers chooses the device itself: a GPU if there is one. Static embeddings are computed on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from metalabelnet.data.embeddings.model import EmbeddingModel, weights_digest
+from metalabelnet.errors import InputError, import_package
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def load_sentence_transformer(name: str) -> EmbeddingModel:
+    """Return a model of sentence-transformers, by name or folder."""
+    package = import_package("sentence_transformers", "encoders", f"the encoder {name}")
+    model = _load(name, lambda: package.SentenceTransformer(name))
+    width = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+    return EmbeddingModel(
+        width=int(width() or 0),
+        identity=weights_digest("sentence-transformers", model.state_dict()),
+        embed=lambda texts, _device: _as_tensor(model.encode(texts, convert_to_numpy=True, show_progress_bar=False)),
+    )
+
+
+def load_model2vec(name: str) -> EmbeddingModel:
+    """Return a static model of model2vec, by name or folder."""
+    package = import_package("model2vec", "encoders", f"the encoder model2vec:{name}")
+    model = _load(f"model2vec:{name}", lambda: package.StaticModel.from_pretrained(name))
+    weights = [("embedding", model.embedding), ("tokenizer", model.tokenizer.to_str())]
+    return EmbeddingModel(
+        width=int(model.dim),
+        identity=weights_digest("model2vec", weights),
+        embed=lambda texts, _device: _as_tensor(model.encode(texts, show_progress_bar=False)),
+    )
+
+
+def load_wordllama(name: str) -> EmbeddingModel:
+    """Return WordLlama with the weights in its package (256 dimensions)."""
+    if name:
+        raise InputError(f"the encoder wordllama:{name}: only its default is supported; write --encoder wordllama")
+    package = import_package("wordllama", "encoders", "the encoder wordllama")
+    model = _load("wordllama", lambda: package.WordLlama.load(disable_download=True))
+    weights = [("embedding", model.embedding), ("tokenizer", model.tokenizer.to_str())]
+    return EmbeddingModel(
+        width=int(model.embedding.shape[1]),
+        identity=weights_digest("wordllama", weights),
+        embed=lambda texts, _device: _as_tensor(model.embed(texts)),
+    )
+
+
+def _as_tensor(vectors: Any) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
+
+
+def _load(name: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the encoder {name!r} cannot be loaded: {reason}") from error
