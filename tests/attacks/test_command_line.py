@@ -241,9 +241,10 @@ REFUSED = {
             "t.csv --clean-column checked --text-features char": "--text-features char is for texts",
         },
         "--encoder": {
-            "small.npz --encoder x": "--encoder is for a folder of images or a table",
-            "t.csv --clean-column checked --encoder x": "--encoder x is for texts, and these samples have none",
-            "photos --clean clean.csv --encoder x": "--encoder x is for texts, and these samples have none",
+            "small.npz --encoder x": "--encoder x is for images and texts, and small has none",
+            "t.csv --clean-column checked --encoder x": "--encoder x is for images (timm:NAME, torchvision:NAME, a",
+            "photos --clean clean.csv --encoder wordllama": "--encoder wordllama is for texts, and these samples are i",
+            "photos --clean clean.csv --encoder x --image-size 8": "--image-size 8 has no effect with --encoder x",
         },
         "--on-error": {"small.npz --on-error skip": "--on-error is for a folder of images or a table"},
         "--memory-limit": {"small.npz --memory-limit 1": "--memory-limit is for a folder of images or a table"},

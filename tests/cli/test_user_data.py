@@ -206,10 +206,12 @@ def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkey
         "    def __init__(self, name):\n"
         "        if name != 'letters': raise OSError(f'no model {name}')\n"
         "    def get_sentence_embedding_dimension(self): return 26\n"
+        "    def state_dict(self): return {}\n"
         "    def encode(self, texts, convert_to_numpy, show_progress_bar):\n"
         "        return numpy.array([[t.count(chr(97 + k)) for k in range(26)] for t in texts], numpy.float32)\n"
     )
     monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setenv("METALABELNET_DATA", str(work_dir / "data"))
     write_csv(work_dir / "news.csv", ["text", "topic", "ok"], text_rows(60))
     train("news.csv --label topic --clean-column ok --encoder letters", capsys)
     assert assert_equal_to_label_table(predict("news.csv", capsys)) == 40

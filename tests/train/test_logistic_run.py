@@ -82,7 +82,7 @@ def test_cost_is_estimated(texts: Path) -> None:
 def test_text_encoder_is_restored_from_json(features: str) -> None:
     analyzers = ("word", "char") if features == "both" else (features,)
     items = [(row[0],) for row in text_rows(40)]
-    encoder = TextEncoder.fit("text", items, None, analyzers=analyzers, sparse=True)
+    encoder = TextEncoder.fit("text", items, analyzers=analyzers, sparse=True)
     restored = TextEncoder.from_json(encoder.to_json())
     dense = torch.stack(list(restored.encode(items)))
     assert restored.shape == encoder.shape
@@ -91,7 +91,7 @@ def test_text_encoder_is_restored_from_json(features: str) -> None:
 
 
 def test_char_ngrams_see_misspelled_words() -> None:
-    encoder = TextEncoder.fit("text", [("weather",), ("finance",)], None, analyzers=("char",))
+    encoder = TextEncoder.fit("text", [("weather",), ("finance",)], analyzers=("char",))
     first, second, misspelled = torch.stack(list(encoder.encode([("weather",), ("finance",), ("wether",)])))
     assert misspelled @ first > 0.3 > misspelled @ second
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import metalabelnet
 from metalabelnet.cli.arguments import add_run_arguments
 from metalabelnet.errors import InputError
-from metalabelnet.run_options import ON_ERROR
+from metalabelnet.run_options import ON_ERROR, PATH_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +31,7 @@ TRAIN_EXAMPLES = """examples:
   metalabelnet train table.csv --label kind --clean-column checked   rows marked in column `checked` are clean
   metalabelnet train texts.csv --clean clean.csv --annotations annotations.csv    several labels for each sample
   metalabelnet train photos/ --clean clean.csv --net timm:resnet18 --pretrained
+  metalabelnet train photos/ --clean clean.csv --encoder timm:resnet50    embeddings, and a linear classifier in seconds
   metalabelnet train digits --log tensorboard:logs                view with: tensorboard --logdir logs
 """
 COMPARE_EXAMPLES = """examples:
@@ -48,6 +49,11 @@ PREDICT_EXAMPLES = """examples:
   metalabelnet predict runs/mine new_photos/ -o predictions.csv
   metalabelnet predict runs/mine one.jpg another.jpg
   metalabelnet predict runs/mine new.csv -o predictions.csv --on-error skip
+"""
+EMBED_EXAMPLES = """examples:
+  metalabelnet embed photos/ --encoder timm:resnet50 -o features.npz     then: train features.npz --clean clean.csv
+  metalabelnet embed photos/ --encoder weights.pth -o features.npz       a ResNet with torchvision's names
+  metalabelnet embed comments.csv --text text --encoder wordllama -o features.npz
 """
 EXPORT_EXAMPLES = """examples:
   metalabelnet export runs/mine --onnx model.onnx
@@ -138,6 +144,9 @@ def make_parser() -> argparse.ArgumentParser:
         command("predict", "predict the classes of images, of rows of a table or of an .npz file", PREDICT_EXAMPLES)
     )
     _add_pack(command("pack", "write the images of a large data set into a few files to train from", PACK_EXAMPLES))
+    _add_embed(
+        command("embed", "write the embeddings of images or texts by a pretrained encoder as .npz", EMBED_EXAMPLES)
+    )
     _add_export(command("export", "write the model of a run as ONNX", EXPORT_EXAMPLES))
     _add_report(command("report", "write an HTML report of runs: results, curves, suspects", REPORT_EXAMPLES))
     _add_review(command("review", "review labels in a browser and export the verdicts", REVIEW_EXAMPLES))
@@ -220,6 +229,28 @@ def _add_pack(parser: Parser) -> None:
     add("--clean", metavar="PATH", help="table or folder of clean labels (or give it to train)")
     add("--test", metavar="PATH", help="folder or table with true labels to test on")
     add("--split", choices=("general", "paper"), default="general", help="split of a named data set (default: general)")
+    add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
+    add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
+
+
+def _add_embed(parser: Parser) -> None:
+    add = parser.add_argument
+    add("data", metavar="DATA", help=f"name of a data set of images, or path of {PATH_KINDS}")
+    text = (
+        "images: timm:NAME, torchvision:NAME, FILE (ResNet weights); texts: sentence-transformers:NAME, "
+        "model2vec:NAME, wordllama"
+    )
+    add("--encoder", required=True, metavar="NAME", help=text)
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help="file to write, .npz")
+    add("--test", metavar="PATH", help="folder or table with true labels to test on")
+    for name, text in (
+        ("label", "given labels"),
+        ("true-label", "true labels, where known"),
+        ("image", "image paths"),
+        ("text", "texts"),
+        ("id", "sample ids"),
+    ):
+        add(f"--{name}", metavar="COL", help=f"column of {text} (default: detected)")
     add("--data-dir", type=Path, metavar="DIR", help="folder with the files of a named data set")
     add("--on-error", choices=ON_ERROR, default="stop", help="what to do when a sample cannot be read (default: stop)")
 

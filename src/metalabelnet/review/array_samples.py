@@ -84,7 +84,7 @@ def read_npz_without_splits(name: str, run: RunOptions | None) -> ArraySamples |
     return ArraySamples(
         classes=arrays.classes,
         display=display_arrays(x),
-        ids=tuple(map(str, range(len(x)))),
+        ids=arrays.ids or tuple(map(str, range(len(x)))),
         given=given.tolist(),
         splits={},
         clean_labels={},

@@ -357,7 +357,7 @@ def _from_arrays(samples: ArraySamples, name: str, folder: Path | None, run: Run
         review_arguments=(name,),
         train_arguments=_run_arguments(run),
         annotations=samples.annotations,
-        ids_are_row_numbers=True,
+        ids_are_row_numbers=tuple(samples.ids) == tuple(map(str, range(len(samples.ids)))),
         notes=(f"{separate} clean samples that {name} contains separately are not listed: training uses them anyway",)
         if separate
         else (),

@@ -108,7 +108,7 @@ def list_annotations(file: Path, data: Listing, columns: Columns) -> ListedAnnot
 
 
 def add_annotations(data: DataSet, file: Path) -> DataSet:
-    """Return a data set of tensors with the annotations in a file, whose ids are row numbers from 0.
+    """Return a data set of tensors with the annotations in a file; ids are row numbers from 0 unless it has others.
 
     Unlabeled training rows get the majority vote.
     """

@@ -87,7 +87,7 @@ def _outside_key(sample: CleanSample, number: int) -> str:
 
 
 def add_clean_labels(data: DataSet, file: Path) -> DataSet:
-    """Return a data set of tensors with the clean labels in a file, whose ids are row numbers from 0."""
+    """Return a data set of tensors with the clean labels in a file; ids are row numbers from 0 unless it has others."""
     import torch  # here, because finding the clean set of a folder or table needs no PyTorch
 
     from metalabelnet.data.files import duplicates
@@ -99,7 +99,7 @@ def add_clean_labels(data: DataSet, file: Path) -> DataSet:
     for sample in find_clean_samples(rows, listing.Columns(kind="table"), file):
         if sample.label not in class_numbers:
             raise listing.unknown_class_error(sample.label, class_numbers, "clean")
-        assert sample.position is not None  # the file has row numbers only
+        assert sample.position is not None  # the file has ids of rows only
         clean_labels[sample.position] = class_numbers[sample.label]
     is_clean = clean_labels != UNLABELED
     notes.append(f"{int(is_clean.sum())} clean samples in {file}")

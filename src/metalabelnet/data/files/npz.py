@@ -5,6 +5,7 @@
     x_clean, y_clean   the clean set (optional)
     true_train         true labels of x_train, −1 where unknown (optional)
     classes            class names (optional)
+    ids                ids of x_train, strings (optional; default: row numbers from 0)
 
 Labels are numbers or, in all label arrays alike, class names. Among names, "" and "-1" mean unlabeled; numpy turns −1
 into "-1" in an array of strings. Nothing in the file is unpickled: a data file must not be able to run code.
@@ -59,7 +60,7 @@ def read(
         raise InputError(f"{path}: {len(x)} samples in x_train but {len(labels['true_train'])} labels in true_train")
     return DataSet(
         name=name or path.stem,
-        train=make_rows(x, y, true=true, classes=names, what=f"{path}, x_train"),
+        train=make_rows(x, y, true=true, classes=names, what=f"{path}, x_train", ids=arrays.ids),
         test=_true_labeled_rows("test", samples, labels, names, path),
         clean=_true_labeled_rows("clean", samples, labels, names, path),
     )

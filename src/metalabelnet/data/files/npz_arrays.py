@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-KEYS = ("x_train", "y_train", "x_test", "y_test", "x_clean", "y_clean", "true_train", "classes")
+KEYS = ("x_train", "y_train", "x_test", "y_test", "x_clean", "y_clean", "true_train", "ids", "classes")
 CHANNEL_COUNTS = (1, 3, 4)
 MAX_CLASSES = 100_000  # a larger label is a mistake (an id, a year)
 MAX_NAMES_IN_MESSAGE = 8
@@ -39,7 +39,7 @@ MAX_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 
 @dataclass(frozen=True, kw_only=True)
 class NpzArrays:
-    """Samples and labels by the names of their arrays, and the class names.
+    """Samples and labels by the names of their arrays, the class names, and the ids of the training samples.
 
     Samples are uint8 (N, channels, height, width) or float32 (N, columns), labels int64.
     """
@@ -47,6 +47,7 @@ class NpzArrays:
     samples: dict[str, Array]
     labels: dict[str, Array]
     classes: tuple[str, ...]
+    ids: tuple[str, ...] | None = None
 
 
 def read_arrays(path: Path, classes: tuple[str, ...] | None = None) -> NpzArrays:
@@ -65,7 +66,8 @@ def read_arrays(path: Path, classes: tuple[str, ...] | None = None) -> NpzArrays
             raise InputError(
                 f"{path}: samples have the shape {shape} in {key}, but {shapes['x_train']} in x_train; make them equal"
             )
-    return NpzArrays(samples=samples, labels=labels, classes=names)
+    ids = None if "ids" not in arrays else _ids(arrays["ids"], len(samples["x_train"]), path)
+    return NpzArrays(samples=samples, labels=labels, classes=names, ids=ids)
 
 
 def as_sample_array(x: Array, what: str) -> Array:
@@ -217,6 +219,15 @@ def _class_names(names: Array | None, labels: dict[str, Array], path: Path) -> t
         duplicate = next(name for name in classes if classes.count(name) > 1)
         raise InputError(f"{path}: two classes have the name {duplicate!r}; rename one of them")
     return classes
+
+
+def _ids(ids: Array, samples: int, path: Path) -> tuple[str, ...]:
+    """Return the ids of the training samples."""
+    if ids.dtype.kind != "U" or ids.shape != (samples,):
+        raise InputError(
+            f"{path}: ids is {ids.dtype} of shape {ids.shape}, not {samples} strings, one per row of x_train"
+        )
+    return tuple(ids.tolist())
 
 
 def total_memory_bytes() -> float:
