@@ -66,19 +66,10 @@ def import_package(package: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        name = (error.name or "").partition(".")[0]
-        if name in ("", package.partition(".")[0]):
-            raise missing_package_error(package.replace("_", "-"), extra, purpose) from error
-        raise _broken_package_error(package, purpose, error) from error
+        raise missing_package_error(package.replace("_", "-"), extra, purpose) from error
     except (RuntimeError, OSError) as error:  # its compiled extension was built for another version of torch
-        raise _broken_package_error(package, purpose, error) from error
-
-
-def _broken_package_error(package: str, purpose: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())[:150]
-    remedy = (
-        "install the version of torchvision that belongs to the installed version of torch"
-        if "torchvision" in reason or package in ("timm", "torchvision")
-        else "install it again"
-    )
-    return InputError(f"{purpose} needs {package.replace('_', '-')}, which cannot be imported ({reason}): {remedy}")
+        reason = " ".join(str(error).split())[:150]
+        raise InputError(
+            f"{purpose} needs {package.replace('_', '-')}, which cannot be imported ({reason}): "
+            "install the version of torchvision that belongs to the installed version of torch"
+        ) from error

@@ -333,6 +333,7 @@ ALWAYS_USED = {
     "labels": "-o --suspects --top --format --data --spreadsheet-safe",
     "predict": "-o --on-error --device",
     "pack": "-o --decode --image-size --on-error",
+    "embed": "--encoder -o --test --label --true-label --image --text --id --data-dir --on-error",
     "export": "--onnx",
     "report": "-o",
     "reproduce": "--list --seeds --results --dtype",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read_weights(file: Path, remedy: str) -> dict[str, Tensor]:
+def read_weights(file: Path, remedy: str = "give a file of weights") -> dict[str, Tensor]:
     """Return the tensors of the file by name. `remedy` ends the message if there is no such file."""
     try:
         check_regular_file(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,22 @@ class FixedFeatures:
         """The mean squared length of a row: the scale of λ."""
         squares = self.X.multiply(self.X).sum() if hasattr(self.X, "multiply") else (self.X**2).sum()
         return max(float(squares) / len(self.given), 1e-12)
+
+    def subset(self, max_rows: int, folds: int) -> tuple[FixedFeatures, Labels]:
+        """Return at most `max_rows` training rows and all clean rows, in new folds, and their positions among all rows.
+
+        The training rows are at regular intervals in the order of their given labels, so that labels keep their shares.
+        """
+        count = min(max_rows, self.n)
+        order = np.argsort(self.given[: self.n], kind="stable")
+        train = np.sort(order[np.arange(count) * self.n // count])
+        rows = np.concatenate([train, np.arange(self.n, len(self.given))])
+        fold = np.concatenate([stratified_folds(self.given[train], folds), stratified_folds(self.true, folds)])
+        annotations = None if self.annotations is None else self.annotations.take(rows)
+        part = dataclasses.replace(
+            self, X=self.X[rows], given=self.given[rows], fold=fold, folds=folds, annotations=annotations
+        )
+        return part, rows
 
     def linear_layer(self, W: Array) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the layer that applies coefficients W to features as they came."""

@@ -20,6 +20,10 @@
     5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
        the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
+With more than 5,000 training rows, steps 1 to 3 use 5,000 of them, which decide λ, ω and the trust. p_g, p_c, ℓ and the
+pools are then found again with two folds, on all rows, or on 100,000 of them if there are more: p_s of the others comes
+from the mean of the two W_k*. Step 5 uses all rows: that is one fit to all rows, and four to at most 100,000.
+
 If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If the corrected
 labels of the clean rows (by pools fitted without them) are right less often than the given ones, the label table keeps
 the given labels (`labels/given_check.py`); suspicion still comes from the final q.
@@ -60,6 +64,11 @@ CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
 # λ for soft labels relative to the mean squared length of a row, before the meta-objective changes it. For texts and
 # two classes it is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
 SOFT_LABEL_DECAY = 0.2
+SELECTION_ROWS, STUDENT_ROWS = (
+    5_000,
+    100_000,
+)  # training rows that decide λ, ω and trust, and that the W_k* are fitted to
+STUDENT_FOLDS = 2  # where there are more training rows than decide
 META_STEPS = 2
 META_RATE = 0.3  # of gradient descent on L, a sum over clean rows
 MAX_META_STEP = 0.7  # of log λ, log ω and trust
@@ -91,26 +100,32 @@ class LinearMetaLabelNet(LogisticMethod):
     def fit(self) -> Generator[None, None, None]:
         """Run steps 1 to 5 of the module's description."""
         f = self.features()
-        n, X, clean_fold = f.n, f.X, f.fold[f.n :]
-        log_p_given, decay, W = yield from _fit_first_labels(f)
-        sources: list[LabelSource] = []
-        for k in range(f.folds):
-            source = yield from self._label_source(f, log_p_given, clean_fold != k, decay)
-            sources += [source]
+        n, X, rows = f.n, f.X, np.arange(len(f.given))
+        part = f if n <= SELECTION_ROWS else f.subset(SELECTION_ROWS, f.folds)[0]
+        first = yield from _fit_first_labels(part)
+        sources = yield from self._label_sources(part, first)
         decay = SOFT_LABEL_DECAY * f.mean_square
-        found = yield from _meta_learn(f, sources, decay, W)
+        found = yield from _meta_learn(part, sources, decay, first.W)
         values, solutions = found.values, found.solutions
-        student = np.zeros((len(f.given), f.classes))
-        for k, W in enumerate(solutions):
-            student[f.fold == k] = logits(X[f.fold == k], W)
-        log_p = log_softmax(student)
+        clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
+        if part is not f:
+            part, rows = f.subset(STUDENT_ROWS, STUDENT_FOLDS)
+            first = yield from _fit_first_labels(part, first)
+            sources = yield from self._label_sources(part, first)
+            start, solutions = np.mean(solutions, 0), []
+            for k, source in enumerate(sources):
+                q, w = _with_clean_rows(part, source.soft_labels(values[:3]), clean_weight)
+                W = fit_logistic(part.X, q, w * (part.fold != k), decay, start=start, tolerance=CROSS_FIT_TOLERANCE)
+                yield
+                solutions.append(W)
+        log_p_given = _predict_others(f, rows, first.log_p, first.W)
+        log_p = _predict_others(f, rows, log_softmax(_out_of_fold_logits(part, solutions)), np.mean(solutions, 0))
         all_clean = np.ones(len(f.true), bool)
         # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
         prior = log_p_given if f.annotations is None else log_p
         opinions = np.stack([log_p, label_log_likelihood(f, prior, all_clean)])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
-        clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
         W = fit_logistic(X, q, w, decay, start=solutions[-1])
         yield
@@ -123,6 +138,14 @@ class LinearMetaLabelNet(LogisticMethod):
             suspicion=1 - soft_labels[np.arange(n), np.maximum(f.given[:n], 0)],
             clean_labels=_correct_clean_labels(f, opinions),
         )
+
+    def _label_sources(self, f: FixedFeatures, first: FirstFit) -> Generator[None, None, list[LabelSource]]:
+        """Return a label source for each fold, from the clean rows of the other folds."""
+        sources: list[LabelSource] = []
+        for k in range(f.folds):
+            source = yield from self._label_source(f, first.log_p, f.fold[f.n :] != k, first.decay)
+            sources += [source]
+        return sources
 
     def _label_source(
         self, f: FixedFeatures, log_p_given: Array, use: Mask, decay: float
@@ -145,15 +168,44 @@ class LinearMetaLabelNet(LogisticMethod):
         return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true))
 
 
-def _fit_first_labels(f: FixedFeatures) -> Generator[None, None, tuple[Array, float, Array]]:
-    """Return log p_g of all rows, λ and coefficients, by the labels of lowest cross-entropy on the clean rows."""
+@dataclass(frozen=True, kw_only=True)
+class FirstFit:
+    """Step 1: log p_g of all rows, λ, coefficients of the last fold, and the number of the labels they are fitted to."""
+
+    log_p: Array
+    decay: float
+    W: Array
+    labels: int
+
+
+def _fit_first_labels(f: FixedFeatures, chosen: FirstFit | None = None) -> Generator[None, None, FirstFit]:
+    """Return the fit to the labels of lowest cross-entropy on the clean rows, or to the labels of `chosen` with its λ."""
     fits = []
-    for q, w in first_labels(f):
-        decay = yield from select_decay(f, q, w)
-        out_of_fold, W = yield from cross_fit(f, q, w, decay)
-        fits.append((log_softmax(out_of_fold), decay, W))
+    for number, (q, w) in enumerate(first_labels(f)):
+        if chosen is not None and number != chosen.labels:
+            continue
+        decay = (yield from select_decay(f, q, w)) if chosen is None else chosen.decay
+        out_of_fold, W = yield from cross_fit(f, q, w, decay, None if chosen is None else chosen.W)
+        fits.append(FirstFit(log_p=log_softmax(out_of_fold), decay=decay, W=W, labels=number))
     clean = np.arange(f.n, len(f.given))
-    return min(fits, key=lambda fit: -float(fit[0][clean, f.true].sum()))
+    return min(fits, key=lambda fit: -float(fit.log_p[clean, f.true].sum()))
+
+
+def _out_of_fold_logits(f: FixedFeatures, solutions: list[Array]) -> Array:
+    """Return the logits of every row by the solution that was fitted without its fold."""
+    z = np.zeros((len(f.given), f.classes))
+    for k, W in enumerate(solutions):
+        z[f.fold == k] = logits(f.X[f.fold == k], W)
+    return z
+
+
+def _predict_others(f: FixedFeatures, rows: NDArray[np.int64], log_p: Array, W: Array) -> Array:
+    """Return log-probabilities of all rows: `log_p` of the given rows, those by W of the others."""
+    if len(rows) == len(f.given):
+        return log_p
+    everything = log_softmax(logits(f.X, W))
+    everything[rows] = log_p
+    return everything
 
 
 @dataclass(frozen=True, kw_only=True)
