@@ -221,3 +221,54 @@ def test_clean_rows_without_annotations() -> None:
     f = make_features(train, rows(30, 1))
     assert f.annotations is not None
     assert (f.annotations.size, len(f.annotations)) == (120, len(train.annotations))
+
+
+def test_subset_keeps_label_shares_and_clean_rows() -> None:
+    f = make_features(rows(300, 0, unlabeled=30), rows(45, 1))
+    part, positions = f.subset(100, 2)
+    assert (part.n, len(part.true), part.folds) == (100, 45, 2)
+    np.testing.assert_array_equal(part.X, f.X[positions])
+    np.testing.assert_array_equal(part.given, f.given[positions])
+    np.testing.assert_array_equal(positions[100:], np.arange(300, 345))
+    shares = [np.bincount(g.given[: g.n] + 1, minlength=4) / g.n for g in (f, part)]
+    np.testing.assert_allclose(*shares, atol=0.011)
+    assert [int((part.fold[:100] == k).sum()) for k in range(2)] == [50, 50]
+    everything, positions = f.subset(1000, 5)
+    np.testing.assert_array_equal(positions, np.arange(345))
+    np.testing.assert_array_equal(everything.fold, f.fold)
+
+
+@pytest.mark.parametrize("student_rows", [200, 10_000])
+def test_many_rows_are_fitted_by_some_of_them(student_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 150 of 900 rows that decide, labels and classifier are nearly those of all rows; order is kept."""
+    train, clean, test = rows(900, 0, unlabeled=30), rows(60, 1), rows(600, 2)
+    slow = fitted("metalabelnet-plus", train, clean)
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 150)
+    monkeypatch.setattr(linear_metalabelnet, "STUDENT_ROWS", student_rows)
+    fast = fitted("metalabelnet-plus", train, clean)
+    accuracy = [float((m.logits(test.x).argmax(1) == test.true).double().mean()) for m in (slow, fast)]
+    assert accuracy[1] > accuracy[0] - 0.03
+    right = [(m.result.log_p.argmax(1) == train.true.numpy()).mean() for m in (slow, fast)]
+    assert right[1] > right[0] - 0.04
+    assert (slow.result.log_p.argmax(1) == fast.result.log_p.argmax(1)).mean() > 0.9
+    assert fast.result.clean_logits.shape == (60, 3)
+
+
+def test_many_rows_with_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 100)
+    monkeypatch.setattr(linear_metalabelnet, "STUDENT_ROWS", 150)
+    train, clean = rows(300, 0), rows(45, 1)
+    g = np.random.default_rng(5)
+
+    def annotate(part: Rows) -> Rows:
+        people = [
+            np.where(g.random(len(part)) < 0.75, part.true.numpy(), g.integers(0, 3, len(part))) for _ in range(3)
+        ]
+        sample, annotator = np.repeat(np.arange(len(part)), 3), np.tile(np.arange(3), len(part))
+        made = Annotations.from_entries(
+            sample, annotator, np.stack(people, 1).ravel(), size=len(part), names=("x", "y", "z")
+        )
+        return dataclasses.replace(part, annotations=made)
+
+    method = fitted("metalabelnet-plus", annotate(train), annotate(clean))
+    assert (method.result.log_p.argmax(1) == train.true.numpy()).mean() > 0.88

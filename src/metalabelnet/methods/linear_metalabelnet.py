@@ -64,11 +64,8 @@ CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
 # λ for soft labels relative to the mean squared length of a row, before the meta-objective changes it. For texts and
 # two classes it is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
 SOFT_LABEL_DECAY = 0.2
-SELECTION_ROWS, STUDENT_ROWS = (
-    5_000,
-    100_000,
-)  # training rows that decide λ, ω and trust, and that the W_k* are fitted to
-STUDENT_FOLDS = 2  # where there are more training rows than decide
+SELECTION_ROWS = 5_000  # training rows that decide λ, ω and trust
+STUDENT_ROWS, STUDENT_FOLDS = 100_000, 2  # of the W_k*, where there are more training rows than decide
 META_STEPS = 2
 META_RATE = 0.3  # of gradient descent on L, a sum over clean rows
 MAX_META_STEP = 0.7  # of log λ, log ω and trust
@@ -170,7 +167,7 @@ class LinearMetaLabelNet(LogisticMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstFit:
-    """Step 1: log p_g of all rows, λ, coefficients of the last fold, and the number of the labels they are fitted to."""
+    """Step 1: log p_g of all rows, λ, coefficients of the last fold, and the number of the labels that were fitted."""
 
     log_p: Array
     decay: float
@@ -179,7 +176,7 @@ class FirstFit:
 
 
 def _fit_first_labels(f: FixedFeatures, chosen: FirstFit | None = None) -> Generator[None, None, FirstFit]:
-    """Return the fit to the labels of lowest cross-entropy on the clean rows, or to the labels of `chosen` with its λ."""
+    """Return the fit to the labels of lowest cross-entropy on the clean rows; or to those of `chosen`, with its λ."""
     fits = []
     for number, (q, w) in enumerate(first_labels(f)):
         if chosen is not None and number != chosen.labels:
