@@ -1,4 +1,4 @@
-"""Exceptions of the package: wrong input, a run that was interrupted, a run that diverged; and missing packages."""
+"""Exceptions of the package: wrong input, a run that was interrupted, that diverged or lost a rank; missing packages."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class RunStopped(Exception):  # noqa: N818 (an interruption, not an error)
 
 class DivergenceError(ArithmeticError):
     """Training diverged: a loss or a weight is NaN or infinite."""
+
+
+class RankLostError(Exception):
+    """Another rank of the run has ended, or cannot be reached. The message is that of the communication."""
 
 
 def unknown_name_error(what: str, name: str, allowed: Iterable[str]) -> InputError:

@@ -9,6 +9,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from metalabelnet.launch.torchrun import rank_and_size
 from metalabelnet.launch.worker import stop_signals
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             _detach_from_terminal()
         elif signals:
             raise KeyboardInterrupt
-        if not signals:
+        if not signals and rank_and_size()[1] == 1:  # torchrun sends a signal to the other ranks when one is lost
             with suppress(OSError):  # `print` is not reentrant, and the signal may arrive during one
                 os.write(2, b"stopping after this step\n")
         signals.append(number)

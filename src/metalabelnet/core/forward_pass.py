@@ -3,7 +3,8 @@
 A module called in train mode uses its own weights, draws dropout masks from the global generator and updates
 BatchNorm's running statistics. Here the weights are an argument, a seed determines the dropout masks, and the caller
 decides whether the running statistics are updated. In train mode, normalization always uses the statistics of the
-batch.
+batch. Where several ranks train together, each passes its share of the rows, and all have the logits of the batch
+(`metalabelnet.core.sharded_pass`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
+
+from metalabelnet.core.sharded_pass import pass_input, pass_output, pass_weights, share_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,9 +46,9 @@ def forward(
     """
     caching = nullcontext() if cache is None else cache
     randomness, statistics = _seeded(seed, x.device), _running_statistics(net, update=update_statistics)
-    with randomness, statistics, sdpa_kernel(SDPBackend.MATH), caching, mixed_precision_context():
-        logits: Tensor = functional_call(net, theta, (x,))
-    return logits.to(x.dtype)
+    with randomness, statistics, sdpa_kernel(SDPBackend.MATH), caching, share_rows(x), mixed_precision_context():
+        logits: Tensor = functional_call(net, pass_weights(net, theta), (pass_input(x),))
+        return pass_output(logits).to(x.dtype)
 
 
 def label_net_forward(m: nn.Module, v: Tensor, *, seed: int, update_statistics: bool) -> Tensor:
@@ -60,10 +63,10 @@ def predict(net: nn.Module, x: Tensor) -> Tensor:
     """Return the logits in eval mode: running statistics, no dropout. The mode of the network is restored."""
     mode = net.training
     try:
-        logits: Tensor = net.eval()(x)
+        with share_rows(x):
+            return pass_output(net.eval()(pass_input(x))).to(x.dtype)
     finally:
         net.train(mode)
-    return logits.to(x.dtype)
 
 
 @torch.no_grad()

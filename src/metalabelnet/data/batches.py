@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from metalabelnet.core.ranks import gather_rows, own_span
 from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
 from metalabelnet.data.mixup import draw_mixup, mixup_share
 from metalabelnet.data.prefetch import prefetch
@@ -200,7 +201,9 @@ class Batches:
         if not self.reads_from_disk:
             yield from map(self.make_batch, plans)
             return
-        with closing(prefetch(self._read, plans, threads=self._read_threads)) as read:
+        # Of samples on disk each rank reads its share of a batch. The threads do not see the ranks.
+        own = ((plan, own_span(plan.train.shape[1]), own_span(plan.clean.shape[1])) for plan in plans)
+        with closing(prefetch(self._read, own, threads=self._read_threads)) as read:
             for host_plan, x, clean_x in read:
                 plan = host_plan.to(self.train.x.device)
                 x = _on_device(self.train.x, plan.train[0], x)
@@ -244,9 +247,10 @@ class Batches:
         """Return the batch of a plan: a deterministic function of it."""
         return self._assemble(plan, self.train.x[plan.train[0]], self.clean.x[plan.clean[0]])
 
-    def _read(self, plan: BatchPlan) -> tuple[BatchPlan, Tensor | None, Tensor | None]:
-        """Read the samples that are on disk."""
-        return plan, _read_rows(self.train.x, plan.train[0]), _read_rows(self.clean.x, plan.clean[0])
+    def _read(self, own: tuple[BatchPlan, slice, slice]) -> tuple[BatchPlan, Tensor | None, Tensor | None]:
+        """Read the samples of a plan that are on disk: those of the two slices of the batch."""
+        plan, train, clean = own
+        return plan, _read_rows(self.train.x, plan.train[0, train]), _read_rows(self.clean.x, plan.clean[0, clean])
 
     def _assemble(self, plan: BatchPlan, x: Tensor, clean_x: Tensor) -> Batch:
         index, clean = plan.train[0], plan.clean[0]
@@ -337,4 +341,6 @@ def _read_rows(x: Samples, rows: Tensor) -> Tensor | None:
 
 def _on_device(x: Samples, rows: Tensor, read: Tensor | None) -> Tensor:
     """Return the samples on the device: those read from disk, or else those already there."""
-    return x.to_device(read) if isinstance(x, StreamedTensor) and read is not None else x[rows]
+    if isinstance(x, StreamedTensor) and read is not None:
+        return gather_rows(x.to_device(read), len(rows))
+    return x[rows]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metalabelnet.core.ranks import gather_rows, own_span
 from metalabelnet.data.prefetch import prefetch
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.streamed_tensor import StreamedTensor
@@ -144,12 +145,18 @@ def chunk_size(sample: tuple[int, ...]) -> int:
 
 
 def chunks(x: Samples) -> Iterator[Tensor]:
-    """Yield all samples in order, a chunk at a time; samples that are streamed are prefetched."""
+    """Yield all samples in order, a chunk at a time; samples that are streamed are prefetched.
+
+    Of streamed samples each rank reads its share of a chunk, and sends it to the others.
+    """
     size = chunk_size(tuple(x.shape[1:]))
     slices = [slice(start, start + size) for start in range(0, len(x), size)]
     if isinstance(x, StreamedTensor):
-        with contextlib.closing(prefetch(x.read, slices, threads=x.read_threads)) as read:
-            yield from map(x.to_device, read)
+        spans = [range(len(x))[s] for s in slices]
+        shares = [slice(s.start + own.start, s.start + own.stop) for s in spans for own in [own_span(len(s))]]
+        with contextlib.closing(prefetch(x.read, shares, threads=x.read_threads)) as read:
+            for span, rows in zip(spans, read, strict=True):
+                yield gather_rows(x.to_device(rows), len(span))
     else:
         yield from map(x.__getitem__, slices)
 

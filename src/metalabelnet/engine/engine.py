@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.forward_pass import mixed_precision, mixed_precision_context
+from metalabelnet.core.ranks import current_world
 from metalabelnet.data.batches import Batch, BatchPlan
 from metalabelnet.data.disk_tensor import chunk_size
 from metalabelnet.engine import torch_private
@@ -106,10 +107,15 @@ class Engine:
         self.method, self.make_batch = method, make_batch
         self.traced, self.compile, self.bf16, self.concurrent_runs = traced, compile, bf16, concurrent_runs
         self.device = next(state_tensors(method.state_dict())).device
+        self.fallbacks: list[str] = []
+        self.world = current_world()
+        if traced and self.world is not None:  # collectives are not traced
+            self.traced = traced = False
+            self.fallbacks.append(f"{self.world.size} ranks: steps run eagerly")
+            warnings.warn(self.fallbacks[0], EngineFallback, stacklevel=2)
         self.kernels = select_kernels(kernels if traced or kernels == "hopper" else "cudnn", self.device, bf16=bf16)
         if kernels == "hopper" and not traced:
             raise InputError("--kernels hopper cannot be used: steps run eagerly; choose --execution compiled")
-        self.fallbacks: list[str] = []
         self._on_fallback = on_fallback
         self._uses_custom_kernels = False
         self._replays: dict[Any, Callable[[StepInput], Tensor]] = {}
@@ -159,7 +165,8 @@ class Engine:
         -------
         dict
             execution: "compiled", "traced" (replayed without compiling) or "eager"; kernels: what computes
-            convolutions, "hopper", "cudnn", or "none" on a CPU; fallbacks: the reason of each; device: its name.
+            convolutions, "hopper", "cudnn", or "none" on a CPU; fallbacks: the reason of each; device: its name;
+            ranks: how many, if there are several.
         """
         custom = self.traced and self._uses_custom_kernels
         library = "cudnn" if self.device.type == "cuda" else "none"
@@ -168,6 +175,7 @@ class Engine:
             "kernels": self.kernels.name if custom else library,
             "fallbacks": list(self.fallbacks),
             "device": device_name(self.device),
+            **({} if self.world is None else {"ranks": self.world.size}),
         }
 
     def _fall_back(self, reason: str) -> None:

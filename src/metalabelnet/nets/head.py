@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metalabelnet.core.forward_pass import mixed_precision_context, predict
+from metalabelnet.core.sharded_pass import pass_input, pass_output, share_rows
 from metalabelnet.errors import InputError, unknown_name_error
 
 if TYPE_CHECKING:
@@ -62,9 +63,13 @@ def find_head(net: nn.Module, sample: Tensor, classes: int, name: str | None = N
 
 @contextmanager
 def collect_features(net: nn.Module, head: str) -> Iterator[list[Tensor]]:
-    """Collect the features, inputs of the last layer, of each forward pass inside."""
+    """Collect the features, inputs of the last layer, of each forward pass inside: those of all rows."""
     features: list[Tensor] = []
-    hook = net.get_submodule(head).register_forward_pre_hook(lambda _module, inputs: features.append(inputs[0]))
+
+    def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        features.append(pass_output(inputs[0]))
+
+    hook = net.get_submodule(head).register_forward_pre_hook(keep)
     try:
         yield features
     finally:
@@ -100,6 +105,6 @@ class FeatureExtractor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of x."""
         self._features.clear()
-        with mixed_precision_context():
-            self.net(x)
-        return self._features.pop().to(x.dtype)
+        with share_rows(x), mixed_precision_context():
+            self.net(pass_input(x))
+            return pass_output(self._features.pop()).to(x.dtype)

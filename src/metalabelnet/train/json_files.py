@@ -33,7 +33,13 @@ OPTIONAL_METADATA: Fields = {
     "commit": str | None,
     "executed": dict[str, Any],
 }
-EXECUTED: Fields = {"execution": str, "kernels": str, "fallbacks": list[str], "device": str}  # of run.json
+EXECUTED: Fields = {  # of run.json
+    "execution": str,
+    "kernels": str,
+    "fallbacks": list[str],
+    "device": str,
+    "ranks": int,
+}
 SUMMARY: Fields = {
     "method": str,
     "dataset": str,

@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +38,7 @@ from metalabelnet.labels.snapshots import (
 )
 from metalabelnet.train import checkpoint, json_files
 from metalabelnet.train.build_method import build_method
+from metalabelnet.train.rank_agreement import broadcast_state, copy_from_rank_0, is_set_on_any_rank
 from metalabelnet.train.result import Progress, Result
 from metalabelnet.train.summary import summarize
 
@@ -76,7 +78,7 @@ class TrainingLoop:
     def __init__(
         self, run: Run, problem: Problem, net: nn.Module | None, files: RunFolder | None, concurrent_runs: int = 1
     ) -> None:
-        self.run, self.problem, self.files = run, problem, files
+        self.run, self.problem, self.files = run, problem, files  # of several ranks, only rank 0 has files
         self.method = build_method(run, problem, net)
         device = problem.train.x.device
         self.batches = Batches(
@@ -129,6 +131,7 @@ class TrainingLoop:
         while self.epoch < epochs:
             steps = self.batches.steps(labeled_only=method.labeled_only(self.epoch))
             method.begin_epoch(self.epoch)
+            copy_from_rank_0(method)
             if self.step == 0:
                 self.losses = torch.zeros(steps, device=device)
             report(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
@@ -137,12 +140,13 @@ class TrainingLoop:
                     self.losses[self.step] = self.engine.step(inputs)
                     self.step += 1
                     self.seconds = time.monotonic() - start
-                    stopping = stop is not None and stop()
+                    stopping = is_set_on_any_rank(stop is not None and stop())
                     if stopping or time.monotonic() - last_saved >= checkpoint_seconds:
                         yield from wait_for_device(device)
                         self.save()
                         last_saved = time.monotonic()
                     if stopping:
+                        is_set_on_any_rank(stopping)  # waits until rank 0 has saved
                         raise RunStopped
                     report(Progress(epoch=self.epoch, epochs=epochs, step=self.step, steps=steps))
                     yield
@@ -265,12 +269,11 @@ class TrainingLoop:
 
     def restore(self) -> None:
         """Load the last intact checkpoint, if there is one. Its content is checked before it is used."""
-        if self.files is None:
+        device = self.problem.train.x.device
+        latest = None if self.files is None else checkpoint.load_latest(self.files.checkpoint, device)
+        state, file = (None, Path()) if latest is None else latest
+        if (state := broadcast_state(state, device)) is None:
             return
-        latest = checkpoint.load_latest(self.files.checkpoint, self.problem.train.x.device)
-        if latest is None:
-            return
-        state, file = latest
         try:
             self.check_state(state)
             self.method.load_state_dict(state["method"])
@@ -287,6 +290,8 @@ class TrainingLoop:
         if self.best is not None:
             self.best["soft_labels"] = table_from_state(self.best["soft_labels"])
         self.snapshots.load_state(state["snapshots"])
+        if self.files is None:
+            return
         if file != self.files.checkpoint:  # the next checkpoint must keep this one, not a damaged one
             file.replace(self.files.checkpoint)
         self.files.write_metrics(self.history)

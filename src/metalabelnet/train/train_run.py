@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from metalabelnet.core.ranks import current_world
 from metalabelnet.engine import tf32_and_cudnn_benchmark
 from metalabelnet.errors import InputError
 from metalabelnet.methods import LogisticMethod
@@ -16,6 +17,7 @@ from metalabelnet.train.data_digest import compute_data_digest
 from metalabelnet.train.logistic_run import LogisticRun
 from metalabelnet.train.loop import TrainingLoop
 from metalabelnet.train.prepare import prepare
+from metalabelnet.train.rank_agreement import check_ranks
 from metalabelnet.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -55,11 +57,15 @@ def training_steps(
                 f"{files.path} is already finished: its result is in summary.json, labels.csv and model.safetensors"
             )
     problem = prepare(run, read_cache=read_cache, stop=stop) if problem is None else problem
-    data_digest = "" if files is None else compute_data_digest(run, problem)
+    several_ranks = current_world() is not None
+    data_digest = compute_data_digest(run, problem) if several_ranks or files is not None else ""
+    check_ranks(run, data_digest)
     if files is not None:
         files.check_data(data_digest)
     loop: TrainingLoop | LogisticRun
     if issubclass(find_method_class(run, problem, net), LogisticMethod):
+        if several_ranks:
+            raise InputError(f"{run.method} with a linear network is fitted by one process: start it without torchrun")
         loop = LogisticRun(run, problem, files)
     else:
         loop = TrainingLoop(run, problem, net, files, concurrent_runs)
