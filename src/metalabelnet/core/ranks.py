@@ -234,4 +234,5 @@ def _lost_rank_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RankLostError(" ".join(str(error).split())[:200]) from error
+        reason = str(error).rpartition(".cc:")[2].partition("] ")[2] or str(error)  # without the place in the source
+        raise RankLostError(" ".join(reason.partition(". ")[0].split())[:100]) from error

@@ -1,0 +1,107 @@
+"""Processes that train together, forked from a server that has imported the package, and what they train."""
+
+import functools
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+
+from metalabelnet.core.ranks import World, several_ranks
+from metalabelnet.core.top_classes import TopClasses
+from metalabelnet.labels.metrics import predict_logits
+from small_runs import StepRunner, short_run, small_problem
+
+_context = multiprocessing.get_context("forkserver")
+
+
+@functools.cache
+def start_server() -> None:
+    """Start the fork server. It imports this module, which it finds by PYTHONPATH only."""
+    _context.set_forkserver_preload(["rank_processes"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("FORK_SERVER", "1")
+        forkserver.ensure_running()
+
+
+def run_ranks(function: Callable[..., Any], size: int, folder: Path, *args: Any) -> list[Any]:
+    """Return what the function returns on each of `size` ranks, connected by Gloo."""
+    folder.mkdir()
+    processes = [start(_work, function, rank, size, str(folder), args) for rank in range(size)]
+    codes = join(processes)
+    assert codes == [0] * size, codes
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
+
+
+def start(function: Callable[..., Any], *args: Any) -> Any:
+    start_server()
+    process = _context.Process(target=_run, args=(function, args, sys.path))
+    process.start()
+    return process
+
+
+def join(processes: Sequence[Any], seconds: float = 1200) -> list[int]:
+    """Wait for processes and return their exit codes; those that are still running are killed."""
+    for process in processes:
+        process.join(seconds)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return [process.exitcode for process in processes]
+
+
+def _run(function: Callable[..., Any], args: Sequence[Any], path: list[str]) -> None:
+    sys.path[:] = path
+    torch.set_num_threads(1)
+    function(*args)
+
+
+def _work(function: Callable[..., Any], rank: int, size: int, folder: str, args: Sequence[Any]) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    try:
+        with several_ranks(World(rank=rank, size=size)):
+            torch.save(function(*args), f"{folder}/{rank}.pt")
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # the other ranks wait
+    distributed.destroy_process_group()
+
+
+def net_with_batch_norm_and_dropout() -> nn.Module:
+    """Return a network for `small_problem` whose rows meet in BatchNorm, and with both shapes of dropout masks."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.2)),
+            *(nn.MaxPool2d(4), nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, 3)),
+        )
+
+
+def train_methods(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Tensor]]:
+    """Return losses, predictions, soft labels and weights after short runs of methods, with augmentation."""
+    results = []
+    for name, changes in runs:
+        run = short_run(name, augment="flip-crop", **{"lr": 0.01, "lr_milestones": (), **changes})
+        runner = StepRunner(run, small_problem(unlabeled=6), net_with_batch_norm_and_dropout()).advance()
+        soft_labels = runner.method.soft_labels()
+        tables = vars(soft_labels) if isinstance(soft_labels, TopClasses) else {"soft_labels": soft_labels}
+        result = {
+            "losses": torch.tensor(runner.losses, dtype=torch.float64),
+            "logits": predict_logits(runner.method, runner.problem.test.x),
+            **tables,
+            **runner.method.model_state_dict(),
+        }
+        results.append({key: value for key, value in result.items() if isinstance(value, Tensor)})
+    return results
+
+
+if "FORK_SERVER" in os.environ:
+    train_methods([("metalabelnet", {"epochs": 2, "warmup": 1})])  # loads what PyTorch imports at first use

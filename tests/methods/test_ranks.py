@@ -1,0 +1,46 @@
+"""Several ranks train as one process does: losses, weights, predictions and soft labels are equal to rounding."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rank_processes import run_ranks, train_methods
+from small_runs import METHOD_VARIANTS, TRAINED_METHODS
+
+pytestmark = pytest.mark.dist
+
+RUNS: list[tuple[str, dict[str, Any]]] = [
+    ("metalabelnet", {"batch_size": 11, "epochs": 2, "warmup": 1}),  # shares of 5 and 6 rows
+    ("fixmatch", {"mixup": 0.2, "epochs": 1, "warmup": 0}),
+]
+ALL_RUNS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in (*TRAINED_METHODS, *METHOD_VARIANTS)),
+    *((name, {"batch_size": 11}) for name in ("cross-entropy", "mlnt", "dividemix", "ssr")),
+    *((name, {"settings": {"differentiation": "double-backward"}}) for name in ("metalabelnet", "mslg", "mlc", "mlnt")),
+    ("metalabelnet", {"settings": {"differentiation": "finite-difference"}}),
+    ("metalabelnet-plus", {"mixup": 0.2, "ema": 0.9, "strong_augment": "consistency"}),
+]
+
+
+def assert_ranks_equal_one_process(runs: list[tuple[str, dict[str, Any]]], size: int, folder: Path) -> None:
+    ranks = run_ranks(train_methods, size, folder / "ranks", runs)
+    for (name, changes), expected, *each in zip(runs, train_methods(runs), *ranks, strict=True):
+        for key, value in expected.items():
+            for of_rank in each[1:]:
+                assert torch.equal(of_rank[key], each[0][key]), f"{name} {changes}: {key} differs between ranks"
+            if value.numel():
+                difference = (each[0][key].double() - value.double()).abs().max()
+                scale = value.double().abs().max().clamp_min(1)
+                assert difference < 1e-12 * scale, f"{name} {changes}: {key} differs by {difference:.1e} of {scale:.1e}"
+
+
+def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
+    assert_ranks_equal_one_process(RUNS, 2, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_equal_one_process_for_every_method(size: int, tmp_path: Path) -> None:
+    assert_ranks_equal_one_process(ALL_RUNS, size, tmp_path)
