@@ -1,4 +1,4 @@
-"""Exceptions of the package: wrong input, a run that was interrupted, that diverged or lost a rank; missing packages."""
+"""Exceptions of the package: wrong input; a run that was interrupted, diverged or lost a rank; missing packages."""
 
 from __future__ import annotations
 
