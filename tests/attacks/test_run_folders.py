@@ -112,6 +112,7 @@ def flip_bit(file: Path, at: float) -> None:
 
 
 LINKS = ["run.json", "metrics.jsonl", "summary.json", "encoder.json", "model.safetensors", "labels.csv", "digests.json"]
+LINKS += ["clean_set.json"]
 LINKS += ["checkpoint", "checkpoint/state.pt", "checkpoint/previous.pt", "checkpoint/lock"]
 
 

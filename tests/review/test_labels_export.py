@@ -145,12 +145,67 @@ def test_npz_file_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert lines[1:4] == ["0,,,,", "1,1,1,given,", "2,2,2,given,"]
 
 
-def test_clean_set_drawn_from_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(params=["default", "paper"])
+def drawn_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run on `data.npz` whose clean set was drawn from the training rows."""
     write_npz(tmp_path / "data.npz", "table", clean=False)
-    run = train_run(tmp_path / "run", str(tmp_path / "data.npz"), clean=9, limit=20, epochs=1, warmup=0)
-    labels = run_cli(["review", str(run), "--export", "labels"], capsys).out
-    assert labels == imported_labels(open_review(run))
+    settings = {"protocol": request.param, "clean": 9, "limit": 20, "epochs": 1, "warmup": 0}
+    return train_run(tmp_path / "run", str(tmp_path / "data.npz"), **settings)
+
+
+def test_clean_set_drawn_from_an_npz_file(drawn_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is stored, so that it is not drawn again, with PyTorch; older runs have not stored it."""
+    export = ["review", str(drawn_run), "--export", "labels"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(source, "load_samples")
+        labels = run_cli(export, capsys).out
+    assert labels == imported_labels(open_review(drawn_run))
     assert [labels.count(f",{origin},") for origin in ("clean", "run")] == [9, 20]
+    (drawn_run / "clean_set.json").unlink()
+    assert run_cli(export, capsys).out == labels
+
+
+def test_drawn_clean_set_is_exported_without_pytorch(drawn_run: Path, tmp_path: Path) -> None:
+    words = ["review", str(drawn_run), "--export", "labels", "-o", str(tmp_path / "labels.csv")]
+    code = f"import sys; from metalabelnet.cli import main; sys.exit(main({words}) or 'torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert (tmp_path / "labels.csv").read_text().count(",clean,") == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has changed since the run wrote it"),
+        ("[", "cannot be read"),
+        ("{}", "'positions' is missing"),
+        ('{"positions": [1, 2], "labels": ["a", 1]}', "not of type"),
+        ('{"positions": [1, 2], "labels": [1]}', "are not those of a clean set"),
+        ('{"positions": [1, 1], "labels": [1, 1]}', "are not those of a clean set"),
+        ('{"positions": [-1], "labels": [1]}', "are not those of a clean set"),
+    ],
+)
+def test_damaged_clean_set_is_named(
+    content: str | None, message: str, drawn_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = drawn_run / "clean_set.json"
+    if content is None:
+        file.write_text(file.read_text().replace("[", "[0, ", 1))
+    else:
+        (drawn_run / "digests.json").unlink()
+        file.write_text(content)
+    result = run_cli(["review", str(drawn_run), "--export", "labels"], capsys)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f"{file}" in result.err
+    assert message in result.err
+
+
+def test_clean_set_beyond_the_data_is_drawn_again(drawn_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["review", str(drawn_run), "--export", "labels"]
+    labels = run_cli(export, capsys).out
+    (drawn_run / "digests.json").unlink()
+    for content in ('{"positions": [60], "labels": [0]}', '{"positions": [1], "labels": [3]}'):
+        (drawn_run / "clean_set.json").write_text(content)
+        assert run_cli(export, capsys).out == labels
 
 
 @pytest.mark.usefixtures("no_pytorch")

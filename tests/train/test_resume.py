@@ -17,7 +17,7 @@ from tiny_data import BASIC_METHODS, run_outputs, tiny_run, write_npz
 
 WARMUP_STEPS, LATER_STEPS = 2 * 4, {True: 3 * 5, False: 3 * 4}  # by whether the method uses unlabeled samples
 FILES = {"run.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.csv", "calibration.json"}
-FILES |= {"confusion.json", "digests.json"}
+FILES |= {"confusion.json", "clean_set.json", "digests.json"}
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,8 @@ class Problem:
         Rows of a second test set, evaluated once at the end.
     noise_rate : float
         Share of wrong labels among the training labels; NaN if true labels are unknown.
+    draws_clean : bool
+        Whether the clean set was drawn from the training rows.
     has_clean_set : bool
         Whether the labels of `validation` are clean. Without a clean set they are given labels.
     encoder_config : dict or None
@@ -47,10 +49,19 @@ class Problem:
     noise_rate: float
     second_test: Rows | None = None
     holds_out: bool = True
+    draws_clean: bool = False
     has_clean_set: bool = True
     encoder_config: dict[str, Any] | None = None
     cells_digest: str = ""
     notes: tuple[str, ...] = ()
+
+    def drawn_clean_labels(self) -> dict[int, int] | None:
+        """The class of each clean row by its position in the data; None if they are not of the training rows."""
+        if not self.draws_clean:
+            return None
+        parts = (self.clean, self.validation) if self.holds_out else (self.clean,)
+        pairs = [pair for rows in parts for pair in zip(rows.index.tolist(), rows.true.tolist(), strict=True)]
+        return dict(sorted(pairs))
 
     @property
     def shape(self) -> tuple[int, ...]:

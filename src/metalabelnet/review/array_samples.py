@@ -63,10 +63,13 @@ def load_samples(name: str, run: Run | None) -> ArraySamples:
     )
 
 
-def read_npz_without_splits(name: str, run: RunOptions | None) -> ArraySamples | None:
+def read_npz_without_splits(
+    name: str, run: RunOptions | None, drawn_clean: Mapping[int, int] | None = None
+) -> ArraySamples | None:
     """Read the samples of an `.npz` file without PyTorch, which takes longer to import than 100,000 labels to write.
 
-    None if the clean set of the run is among the samples, or the file has mistakes: `load_samples` reports them.
+    `drawn_clean` has the classes of the clean rows that the run has drawn from the training rows, by position. None if
+    it has drawn some and did not store them, or the file has mistakes: `load_samples` draws again and reports them.
     """
     path = Path(name)
     if name in DATASET_DEFAULTS or path.suffix.lower() != ".npz" or not path.is_file():
@@ -77,17 +80,20 @@ def read_npz_without_splits(name: str, run: RunOptions | None) -> ArraySamples |
 
     arrays = read_arrays(path)
     x, given, clean = arrays.samples["x_train"], arrays.labels["y_train"], arrays.labels.get("y_clean")
-    if (run is not None and run.split == "general" and clean is None) or len(given) != len(x):
+    if len(given) != len(x) or given.max() >= len(arrays.classes):
         return None
-    if given.max() >= len(arrays.classes):
-        return None
+    clean_labels: Mapping[int, int] = {}
+    if run is not None and run.split == "general" and clean is None:
+        if not drawn_clean or max(drawn_clean) >= len(x) or max(drawn_clean.values()) >= len(arrays.classes):
+            return None
+        clean_labels = drawn_clean
     return ArraySamples(
         classes=arrays.classes,
         display=display_arrays(x),
         ids=arrays.ids or tuple(map(str, range(len(x)))),
         given=given.tolist(),
-        splits={},
-        clean_labels={},
+        splits=dict.fromkeys(clean_labels, "clean"),
+        clean_labels=clean_labels,
         annotations=(),
         separate_clean=0 if clean is None else len(clean),
     )

@@ -248,7 +248,7 @@ def _from_run(
     if _is_folder_or_table(run.data) if "data" in moved else run.data_format in ("folder", "table"):
         source = _from_files(run.data, ReadOptions.of_run(run), folder, run, on_samples)
     else:
-        samples = read_npz_without_splits(run.data, run) if labels_only else None
+        samples = read_npz_without_splits(run.data, run, files.drawn_clean_labels()) if labels_only else None
         source = _from_arrays(samples or load_samples(run.data, files.run(**changes)), run.data, folder, run)
     arguments = (str(folder), *(word for name, new_path in moved.items() for word in (f"--{name}", new_path)))
     run_labels = _label_table(source).read_labels()

@@ -116,6 +116,13 @@ class DigestedFolder:
         """Write a text file atomically: a text, or chunks of one that are made one at a time."""
         self._write_chunks(name, (text.encode(),) if isinstance(text, str) else map(str.encode, text))
 
+    def write_once(self, name: str, text: str) -> None:
+        """Write a text file, unless an earlier process has written the same."""
+        if self.has(name) and self.read(name) == text.encode():
+            self._written[name] = hashlib.sha256(text.encode()).hexdigest()
+        else:
+            self.write(name, text)
+
     def _write_chunks(self, name: str, chunks: Iterable[bytes | memoryview], *, sync: bool = True) -> None:
         digest = hashlib.sha256()
 

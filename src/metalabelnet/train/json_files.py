@@ -120,6 +120,7 @@ OPTIONAL_METRICS: Fields = {
 CALIBRATION: Fields = {"temperature": float}
 ENCODER: Fields = {"kind": str}
 CONFUSION: Fields = {"part": str, "counts": list[list[int]]}
+CLEAN_SET: Fields = {"positions": list[int], "labels": list[int]}
 
 
 def parse_object(file: Path, content: bytes, required: Fields, optional: Fields | None = None) -> dict[str, Any]:

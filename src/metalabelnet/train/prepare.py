@@ -116,6 +116,7 @@ def prepare(
         test=split.test.to(device),
         second_test=None if data.second_test is None else data.second_test.to(device),
         holds_out=run.protocol == "default",
+        draws_clean=data.clean is None and data.clean_labels is None and run.split == "general",
         noise_rate=actual_noise_rate(train.true, train.given),
         encoder_config=data.encoder_config,
         cells_digest=data.cells_digest,

@@ -11,6 +11,7 @@ soft_labels.npy    soft labels of the method, if there are too many classes for 
 *_classes.npy      the classes of their columns, of each row, if they have the most likely classes only
 confusion.json     nonzero cells of the confusion matrix, on the test rows or else the validation rows
 encoder.json       configuration of the encoder that turned samples into tensors, for folders and tables
+clean_set.json     positions and classes of the clean rows, if they were drawn from the training rows
 digests.json       SHA-256 of every other file; files are checked against it when they are read
 checkpoint/        state to resume from, the state before it, and a lock; removed when the run is finished
 
@@ -50,7 +51,7 @@ FILES = frozenset(
     (
         *("run.json", "metrics.jsonl", "summary.json", "model.safetensors", "calibration.json", "labels.csv"),
         *("labels.npy", "soft_labels.npy", "labels_classes.npy", "soft_labels_classes.npy"),
-        *("confusion.json", "encoder.json", "digests.json"),
+        *("confusion.json", "encoder.json", "clean_set.json", "digests.json"),
     )
 )
 CHECKPOINT_FILES = frozenset(("state.pt", "previous.pt", "lock"))
@@ -149,10 +150,11 @@ class RunFolder(DigestedFolder):
         run: Run,
         *,
         encoder_config: dict[str, Any] | None = None,
+        clean_labels: dict[int, int] | None = None,
         device: torch.device | None = None,
         **facts: Any,
     ) -> None:
-        """Create the folder with run.json and encoder.json, or check that the run it holds has the same facts.
+        """Create the folder with the files that are known at the start, or check that its run has the same facts.
 
         Parameters
         ----------
@@ -160,6 +162,8 @@ class RunFolder(DigestedFolder):
             The settings.
         encoder_config : dict, optional
             Content of encoder.json.
+        clean_labels : dict, optional
+            Content of clean_set.json: the class of each clean row by its position.
         device : torch.device, optional
             The device that trains, as in `versions`.
         **facts
@@ -186,7 +190,10 @@ class RunFolder(DigestedFolder):
             }
             self.write_json("run.json", metadata)
         if encoder_config is not None:  # also on resume: a process may have been killed before it wrote the file
-            self.write("encoder.json", json.dumps(encoder_config, ensure_ascii=False) + "\n")
+            self.write_once("encoder.json", json.dumps(encoder_config, ensure_ascii=False) + "\n")
+        if clean_labels is not None:
+            content = {"positions": list(clean_labels), "labels": list(clean_labels.values())}
+            self.write_once("clean_set.json", json.dumps(content) + "\n")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -310,6 +317,19 @@ class RunFolder(DigestedFolder):
         if not self.has(file.name):
             return None
         return json_files.parse_object(file, self.read(file.name), json_files.CONFUSION)
+
+    def drawn_clean_labels(self) -> dict[int, int] | None:
+        """Return the class of each clean row by its position in the data; None if the run has not stored them."""
+        file = self.path / "clean_set.json"
+        if not self.has(file.name):
+            return None
+        content = json_files.parse_object(file, self.read(file.name), json_files.CLEAN_SET)
+        positions, labels = content["positions"], content["labels"]
+        if not len({*positions}) == len(positions) == len(labels) or any(value < 0 for value in (*positions, *labels)):
+            raise InputError(
+                f"{file}: positions and labels are not those of a clean set: copy the run folder again, or train again"
+            )
+        return dict(zip(positions, labels, strict=True))
 
     def write_metrics(self, history: list[dict[str, Any]], *, sync: bool = True) -> None:
         """Write metrics.jsonl as a whole: after a resume it must not have epochs past the checkpoint."""

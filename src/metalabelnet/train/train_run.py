@@ -78,7 +78,13 @@ def training_steps(
                 "bytes": problem.train.x.dtype == torch.uint8,
                 "own_net": None if net is None else f"{type(net).__module__}.{type(net).__qualname__}",
             }
-            files.create(run, encoder_config=problem.encoder_config, device=problem.train.x.device, **facts)
+            files.create(
+                run,
+                encoder_config=problem.encoder_config,
+                clean_labels=problem.drawn_clean_labels(),
+                device=problem.train.x.device,
+                **facts,
+            )
         loop.restore()
         return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
 
