@@ -18,6 +18,9 @@ import numpy as np
 
 from metalabelnet.cli import main
 from metalabelnet.cli.parser import make_parser
+from metalabelnet.data.files.list_data import ReadOptions
+from metalabelnet.data.packed.source import list_images
+from metalabelnet.data.packed.writer import write_pack
 from metalabelnet.errors import RunStopped
 from metalabelnet.train import make_run, train
 from tiny_data import write_npz
@@ -74,6 +77,29 @@ COMMANDS: list[tuple[str, tuple[str, ...]]] = [
     ),
     ("pack photos -o out", ("photos",)),
     ("pack photos -o out --decode --image-size 8 --on-error skip", ("photos",)),
+    ("pack photos.csv --clean clean-paths.csv -o out", ("photos.csv", "photos", "clean-paths.csv")),
+    ("pack photos --clean clean.csv --test clean-photos --decode -o out", ("clean.csv", "clean-photos")),
+    ("pack photos -o packed", ("packed", "photos")),
+    ("pack photos -o packed-pixels --decode --image-size 8", ("packed-pixels",)),
+    ("pack photos -o packed-half", ("packed-half", "photos")),
+    (f"train packed --clean clean.csv --workers 0 --method gce {FAST} --out out", ("packed", "clean.csv")),
+    (f"train packed --clean clean.csv --workers 1 --image-size 8 --method gce {FAST} --out out", ("packed",)),
+    (f"train packed-pixels --clean clean.csv --method gce {FAST} --out out", ("packed-pixels",)),
+    ("labels run-pack --suspects --format fiftyone", ("run-pack", "packed-pixels")),
+    ("report run-pack -o out.html", ("run-pack", "packed-pixels")),
+    ("review run-pack --export labels -o out.csv", ("run-pack", "packed-pixels")),
+    ("review packed --export labels", ("packed",)),
+    (f"train table.csv --clean-column checked --annotations crowd.csv {FAST} --out out", ("crowd.csv", "table.csv")),
+    ("train table.csv --clean-column checked --annotations crowd.csv --device cpu --out out", ("crowd.csv",)),
+    (
+        f"train photos --clean clean.csv --annotations crowd-photos.csv --method gce {FAST} --out out",
+        ("crowd-photos.csv", "photos"),
+    ),
+    (f"train small.npz --clean clean-rows.csv --annotations crowd-rows.csv {FAST} --out out", ("crowd-rows.csv",)),
+    ("labels run-crowd -o out.csv", ("run-crowd", "crowd.csv", "table.csv")),
+    ("report run-crowd -o out.html", ("run-crowd", "crowd.csv", "table.csv")),
+    ("review run-crowd --export annotations", ("run-crowd", "crowd.csv", "table.csv")),
+    ("review run-npz --export labels", ("run-npz", "small.npz")),
     ("labels run-npz -o out.csv", ("run-npz",)),
     ("labels run-table --suspects", ("run-table",)),
     ("labels run-npz --top 3 --format cleanlab -o out.csv", ("run-npz",)),
@@ -86,6 +112,7 @@ COMMANDS: list[tuple[str, tuple[str, ...]]] = [
     ("predict run-photos photos.csv", ("run-photos", "photos.csv")),
     ("predict run-table table.csv -o out.csv", ("run-table", "table.csv")),
     ("predict run-table table.parquet", ("run-table", "table.parquet")),
+    ("predict run-pack photos -o out.csv", ("run-pack",)),
     ("predict run-text news.csv --id text", ("run-text", "news.csv")),
     ("predict run-net small.npz --net nets.py:make -o out.csv", ("run-net", "nets.py")),
     ("report run-npz -o out.html", ("run-npz",)),
@@ -179,6 +206,8 @@ DATA_OF_RUN = {
     "photos.csv": "photos",
     "run-text": "news.csv",
     "run-table": "table.csv",
+    "run-pack": "packed-pixels clean.csv",
+    "run-crowd": "table.csv crowd.csv",
 }
 OUTPUT_OPTIONS = ("-o", "--output", "--out", "--onnx", "--db", "--results", "--figures", "--doc")
 # Each starts a process or a download.
@@ -227,7 +256,15 @@ def write_fixtures(folder: Path) -> None:
     (folder / "results").mkdir()
     for name in ("fig-losses.jsonl", "cifar10n.jsonl"):
         shutil.copyfile(Path(__file__).parents[2] / "results" / name, folder / "results" / name)
+    write_annotations(folder / "crowd.csv", [(row[0], row[4]) for row in table_rows(60)])
+    write_annotations(folder / "crowd-photos.csv", true_labels)
+    write_annotations(folder / "crowd-rows.csv", [(str(k), write_label(label)) for k, label in enumerate(y)])
+    write_half_a_pack(folder / "packed-half")
     for words in (
+        "pack photos -o packed",
+        "pack photos -o packed-pixels --decode --image-size 8",
+        f"train packed-pixels --clean clean.csv --method gce {FAST} --out run-pack",
+        "train table.csv --clean-column checked --annotations crowd.csv --device cpu --out run-crowd",
         f"train small.npz --clean 18 {FAST} --out run-npz",
         f"train photos --clean clean.csv {FAST} --out run-photos",
         f"train table.csv --clean-column checked {FAST} --out run-table",
@@ -253,6 +290,25 @@ def write_label(label: int) -> str:
     from tiny_data import CLASSES
 
     return CLASSES[label]
+
+
+def write_annotations(path: Path, labels: list[tuple[str, str]]) -> None:
+    """Write annotations by three people: one is right, one often wrong, and one abstains."""
+    names = sorted({label for _, label in labels if label})
+    rows = [(name, "ann", label) for name, label in labels]
+    rows += [(name, "ben", names[k % len(names)]) for k, (name, _) in enumerate(labels)]
+    rows += [(name, "cal", "") for name, _ in labels[::7]]
+    write_csv(path, ["id", "annotator", "label"], rows)
+
+
+def write_half_a_pack(folder: Path) -> None:
+    """Write the first shard of a pack of the photos, as `pack` leaves it when it is stopped."""
+    steps = iter(range(20))
+    with contextlib.suppress(RunStopped):
+        write_pack(
+            list_images("photos", ReadOptions()), folder, shard_bytes=4000, stop=lambda: next(steps, None) is None
+        )
+    assert not (folder / "pack.json").exists()
 
 
 def write_parquet(path: Path) -> None:
@@ -316,6 +372,8 @@ def damage_file(chosen: random.Random, case: Case, place: Path) -> None:
         case.damage.append(mutations.truncate(chosen, place))  # damaged before: it cannot be parsed any more
     if in_run and chosen.random() < 0.8:
         mutations.remove(place.parent / "digests.json")
+    if place.parent.name.startswith("packed") and chosen.random() < 0.7:
+        mutations.renew_digests_of_pack(place.parent)
 
 
 def change_arguments(chosen: random.Random, case: Case) -> None:

@@ -228,6 +228,9 @@ def _change_cells(random: random.Random, rows: list[list[str]]) -> str:
     if action == 0:
         del rows[random.choice((0, 1, 2)) :]
         return f"{len(rows)} lines left"
+    if "annotator" in rows[0] and random.random() < 0.1:
+        rows += rows[1:] * 1000
+        return "all lines 1000 times"
     if action == 1:
         rows[row] = rows[row] * random.choice((2, 50))
         return f"line {row} is longer"
@@ -349,8 +352,13 @@ def change_safetensors(random: random.Random, path: Path) -> str:
     kind = random.choice(("values", "header", "removed", "renamed", "length"))
     if kind == "values":
         start, end = header[name]["data_offsets"]
-        value = random.choice((float("nan"), float("inf"), 3e38))
-        body[start:end] = struct.pack("<f", value) * ((end - start) // 4)
+        if header[name]["dtype"] == "I64":
+            start += 8 * random.choice((0, random.randrange((end - start) // 8)))
+            value = random.choice((-1, 0, 1, 2, 2**40, 2**63 - 1, -(2**63)))
+            body[start : start + 8] = struct.pack("<q", value)
+        else:
+            value = random.choice((float("nan"), float("inf"), 3e38))
+            body[start:end] = struct.pack("<f", value) * ((end - start) // 4)
     elif kind == "header":
         kind += " " + _change_value(random, header[name])
     elif kind == "removed":
@@ -361,6 +369,19 @@ def change_safetensors(random: random.Random, path: Path) -> str:
     length = random.choice((0, 2**63, len(text) * 2)) if kind == "length" else len(text)
     path.write_bytes(struct.pack("<Q", length) + text + body)
     return f"tensor {name}: {kind}"
+
+
+def renew_digests_of_pack(folder: Path) -> None:
+    """Write the digests and sizes of the files into the index of a pack, as a stranger could; not if it is damaged."""
+    try:
+        index = json.loads((folder / "pack.json").read_bytes())
+        index["digests"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in index["digests"]}
+        for shard in index["shards"]:
+            content = (folder / shard["file"]).read_bytes()
+            shard |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        (folder / "pack.json").write_text(json.dumps(index))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return
 
 
 def change_checkpoint(random: random.Random, path: Path) -> str:
