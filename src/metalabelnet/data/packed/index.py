@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metalabelnet.atomic_write import write_atomically
-from metalabelnet.data.parts import CLEAN, LEFT_OUT
+from metalabelnet.data.parts import CLEAN, LEFT_OUT, TRAIN
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.regular_files import open_regular_file
 
@@ -41,6 +41,7 @@ COLUMNS = {  # of the table, with their types
     "sha256": np.uint8,
 }
 DIGEST_BYTES = 32
+MAX_SOURCE_SAMPLES = 1 << 28  # noise has a label for each of them
 _CHUNK_BYTES = 1 << 20
 
 
@@ -142,6 +143,8 @@ def _check(index: Index) -> None:
         raise TypeError("a name or digest is not a text")
     if index.store not in STORES or type(index.total_samples) is not int or {*index.digests} != {TABLE, IDS}:
         raise ValueError("its fields are not those of a pack")
+    if index.total_samples > MAX_SOURCE_SAMPLES:
+        raise ValueError(f"it says that there are more than {MAX_SOURCE_SAMPLES:,} samples")
     for number, shard in enumerate(index.shards):
         types = {name: type(value) for name, value in shard.items()}
         if types != {"file": str, "bytes": int, "sha256": str} or shard["file"] != shard_name(number):
@@ -181,9 +184,12 @@ def _check_table(table: dict[str, NDArray[Any]], index: Index) -> None:
     }
     for name, (low, high) in limits.items():
         values = table[name]
-        if count and (values.min() < low or (high is not None and values.max() >= high)):
+        if values.min(initial=low) < low or (high is not None and values.max(initial=low) >= high):
             raise ValueError(f"the column {name} has a value out of range")
-    if count and (table["offset"] + table["size"] > sizes[table["shard"]]).any():
+    trained = table["index"][table["part"] == TRAIN]
+    if not len(trained) or trained.max() >= index.total_samples:
+        raise ValueError("it has no training image, or too many")
+    if (table["size"] > sizes[table["shard"]] - table["offset"]).any():
         raise ValueError("an image lies outside of its shard")
 
 
@@ -192,7 +198,7 @@ def read_ids(folder: Path, index: Index, count: int) -> list[str]:
     content = _read_checked(folder, IDS, index)
     try:
         ids = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(folder / IDS, "it is not JSON") from error
     if not isinstance(ids, list) or len(ids) != count or not all(isinstance(name, str) for name in ids):
         raise _damaged(folder / IDS, f"it is not a list of {count} ids")

@@ -73,7 +73,7 @@ def read(folder: Path, options: ReadOptions, name: str | None = None) -> DataSet
         return rows.take(chosen) if len(chosen) else None
 
     train = take(TRAIN)
-    assert train is not None  # checked when the pack was written, and the index has a digest
+    assert train is not None  # checked when the table was read
     size = f"{encoder.shape[2]}×{encoder.shape[1]}"
     return DataSet(
         name=index.name,

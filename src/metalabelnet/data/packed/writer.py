@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,20 @@ class _Shard:
     digests: list[str]
     failures: list[str]
     sha256: str
+
+    def check(self, first: int, size: int) -> None:
+        """Raise TypeError or ValueError if it does not describe a shard of `size` bytes from position `first` on."""
+        numbers = (self.first, self.end, *self.positions, *self.sizes)
+        texts = (self.source_digest, self.sha256, *self.digests, *self.failures)
+        if not all(type(value) is int for value in numbers) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("a value has another type")
+        if not len(self.positions) == len(self.sizes) == len(self.digests):
+            raise ValueError("a list has another length")
+        inside = all(first <= position < self.end for position in self.positions)
+        if self.first != first or self.end <= first or not inside or min(self.sizes, default=0) < 0:
+            raise ValueError("a position or size is out of range")
+        if sum(self.sizes) != size or any(len(bytes.fromhex(text)) != pack_index.DIGEST_BYTES for text in self.digests):
+            raise ValueError("a size or digest is wrong")
 
 
 def write_pack(
@@ -94,33 +109,47 @@ def write_pack(
                 f"{folder} already holds a pack of other images or settings: choose another folder with -o"
             )
         return index
-    shards = _find_finished(folder, digest)
-    start = shards[-1].end if shards else 0
-    report = on_samples or (lambda _done, _total: None)
-    report(start, len(source.ids))
-    images = _iterate_images(source, start, store, skip_errors=skip_errors, report=report, stop=stop)
-    end = len(source.ids)
-    while start < end:
-        shards.append(_write_shard(folder, len(shards), images, start, digest, shard_bytes))
-        start = shards[-1].end
-    index = _write_index(folder, source, store, shards, digest)
+    with _created(folder):
+        shards = _find_finished(folder, digest, len(source.ids))
+        start = shards[-1].end if shards else 0
+        report = on_samples or (lambda _done, _total: None)
+        report(start, len(source.ids))
+        images = _iterate_images(source, start, store, skip_errors=skip_errors, report=report, stop=stop)
+        end = len(source.ids)
+        while start < end:
+            shards.append(_write_shard(folder, len(shards), images, start, digest, shard_bytes))
+            start = shards[-1].end
+        index = _write_index(folder, source, store, shards, digest)
     for number in range(len(shards)):
         (folder / _DESCRIPTION.format(number)).unlink()
     return index
 
 
-def _find_finished(folder: Path, digest: str) -> list[_Shard]:
-    """Return the finished shards of an unfinished pack, and remove what a killed process has left."""
+@contextmanager
+def _created(folder: Path) -> Iterator[None]:
+    """Create a folder; remove it again if nothing was written to it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            for path in missing:
+                path.rmdir()
+
+
+def _find_finished(folder: Path, digest: str, samples: int) -> list[_Shard]:
+    """Return the finished shards of an unfinished pack, and remove what a killed process has left."""
     names = frozenset(entry.name for entry in folder.iterdir())
     shards: list[_Shard] = []
     while (name := _DESCRIPTION.format(len(shards))) in names:
         try:
             with open_regular_file(folder / name) as file:
                 shard = _Shard(**json.loads(file.read()))
-        except (ValueError, TypeError) as error:
+            shard.check(shards[-1].end if shards else 0, (folder / shard_name(len(shards))).stat().st_size)
+        except (ValueError, TypeError, RecursionError, FileNotFoundError) as error:
             raise InputError(f"{folder / name} is damaged: remove {folder} and pack the images again") from error
-        if shard.source_digest != digest:
+        if shard.source_digest != digest or shard.end > samples:
             raise InputError(
                 f"{folder} holds an unfinished pack of other images or settings: choose another folder with -o, or "
                 "remove it"
