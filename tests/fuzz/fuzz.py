@@ -37,6 +37,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import cases
+import fixtures
 import torch
 
 from metalabelnet.cli import main
@@ -78,7 +79,7 @@ class Sandbox:
         torch.set_num_threads(1)
         (root / "fixtures").mkdir()
         with contextlib.chdir(root / "fixtures"):
-            cases.write_fixtures(root / "fixtures")
+            fixtures.write_fixtures(root / "fixtures")
 
     def run(self, number: int) -> tuple[cases.Case, list[Violation]]:
         """Run one case and return its violations."""

@@ -13,6 +13,7 @@ import pytest
 
 import fuzz as fuzz_module
 from fuzz import Sandbox, check_output, fuzz
+from tiny_data import write_npz
 
 Fresh = Callable[..., Any]
 
@@ -54,7 +55,7 @@ def run_writer(root: Path) -> list[tuple[str, str]]:
     box.clear()
     box.work.mkdir()
     (box.work / "nets.py").write_text(cases.NETS + "open('elsewhere', 'w').write('x')\n")
-    cases.write_npz(box.work / "small.npz")
+    write_npz(box.work / "small.npz")
     words = f"train small.npz --clean 18 --net nets.py:make {cases.FAST} --out out"
     return [(v.kind, v.detail) for v in box.run_case(cases.Case(0, words.split()))[1]]
 
@@ -65,7 +66,7 @@ def run_sleeper(root: Path, busy: bool) -> tuple[list[str], float]:
     box.clear()
     box.work.mkdir()
     (box.work / "nets.py").write_text("import time\ntime.sleep(1000)\n")
-    cases.write_npz(box.work / "small.npz")
+    write_npz(box.work / "small.npz")
     words = f"train small.npz --clean 18 --net nets.py:make {cases.FAST} --out out"
     start = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
