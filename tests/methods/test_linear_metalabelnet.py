@@ -14,7 +14,7 @@ from metalabelnet.core.label_pool import LabelPool
 from metalabelnet.core.logistic import log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
-from metalabelnet.methods import LINEAR_METHODS, linear_metalabelnet
+from metalabelnet.methods import LINEAR_METHODS, fixed_features, linear_metalabelnet
 from metalabelnet.methods.fixed_features import make_features
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import LabelSource, _calibrate_coefficients, _meta_objective
@@ -272,3 +272,16 @@ def test_many_rows_with_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
 
     method = fitted("metalabelnet-plus", annotate(train), annotate(clean))
     assert (method.result.log_p.argmax(1) == train.true.numpy()).mean() > 0.88
+
+
+def test_float32_features_give_the_same_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, clean, test = rows(400, 0), rows(45, 1), rows(300, 2)
+    double = fitted("metalabelnet-plus", train, clean)
+    monkeypatch.setattr(fixed_features, "MAX_FLOAT64_VALUES", 0)
+    monkeypatch.setattr(fixed_features, "PART_ROWS", 64)
+    f = make_features(train, clean)
+    assert f.X.dtype == np.float32
+    np.testing.assert_allclose(f.X.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(f.X.std(0), 1, rtol=1e-5)
+    single = fitted("metalabelnet-plus", train, clean)
+    np.testing.assert_allclose(single.logits(test.x).numpy(), double.logits(test.x).numpy(), atol=2e-2)

@@ -1,6 +1,6 @@
 """Multinomial logistic regression on soft labels, solved to convergence, and the gradient through its solution.
 
-    x_i        features of sample i, a row of X (dense, or a SciPy sparse matrix)
+    x_i        features of sample i, a row of X (dense, or a SciPy sparse matrix; float64, or float32 if large)
     q_i        its soft label, w_i its weight
     W          (d + 1, C) coefficients; the last row is the bias
     p_i        softmax(x_i W)
@@ -45,9 +45,15 @@ SUFFICIENT_DECREASE = 1e-4  # Armijo's condition
 
 
 def logits(X: Any, W: Array) -> Array:
-    """Return X W with the bias."""
-    z: Array = X @ W[:-1] + W[-1]
+    """Return X W with the bias. The product has the precision of X, which may be float32."""
+    z: Array = X @ W[:-1].astype(X.dtype, copy=False) + W[-1]
     return z
+
+
+def _transposed_product(X: Any, r: Array) -> Array:
+    """Return Xᵀ r, in the precision of X."""
+    product: Array = (X.T @ r.astype(X.dtype, copy=False)).astype(np.float64, copy=False)
+    return product
 
 
 def log_softmax(z: Array) -> Array:
@@ -94,7 +100,7 @@ def hessian_product(X: Any, p: Array, w: Array, decay: float, V: Array) -> Array
     """Return HV, with p the probabilities at W."""
     s = logits(X, V)
     r = w[:, None] * p * (s - (p * s).sum(1, keepdims=True))
-    return np.concatenate([X.T @ r + decay * V[:-1], r.sum(0, keepdims=True)])
+    return np.concatenate([_transposed_product(X, r) + decay * V[:-1], r.sum(0, keepdims=True)])
 
 
 def solve_hessian(X: Any, p: Array, w: Array, decay: float, gradient: Array, tolerance: float) -> Array:
@@ -135,7 +141,7 @@ def _objective(X: Any, W: Array, q: Array, w: Array, decay: float) -> tuple[floa
 
 def _gradient(X: Any, p: Array, q: Array, w: Array, decay: float, W: Array) -> Array:
     r = w[:, None] * (p - q)
-    return np.concatenate([X.T @ r + decay * W[:-1], r.sum(0, keepdims=True)])
+    return np.concatenate([_transposed_product(X, r) + decay * W[:-1], r.sum(0, keepdims=True)])
 
 
 def _conjugate_gradients(product: Callable[[Array], Array], b: Array, tolerance: float) -> Array:
