@@ -39,7 +39,7 @@ import torch
 
 from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
-from metalabelnet.core.logistic import differentiate_solution, fit_logistic, log_softmax, logits
+from metalabelnet.core.logistic import TOLERANCE, differentiate_solution, fit_logistic, log_softmax, logits
 from metalabelnet.methods.label_likelihood import first_labels, label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
@@ -124,7 +124,9 @@ class LinearMetaLabelNet(LogisticMethod):
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
-        W = fit_logistic(X, q, w, decay, start=solutions[-1])
+        # The gradient of many rows is uncertain by more than the tolerance: 1/√n of its size.
+        tolerance = TOLERANCE if n <= SELECTION_ROWS else CROSS_FIT_TOLERANCE
+        W = fit_logistic(X, q, w, decay, start=solutions[-1], tolerance=tolerance)
         yield
         self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
         self.result = FittedLabels(
