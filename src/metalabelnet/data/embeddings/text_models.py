@@ -5,6 +5,7 @@ sentence-transformers chooses the device itself: a GPU if there is one. Static e
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,8 @@ def load_wordllama(name: str) -> EmbeddingModel:
     if name:
         raise InputError(f"the encoder wordllama:{name}: only its default is supported; write --encoder wordllama")
     package = import_package("wordllama", "encoders", "the encoder wordllama")
-    model = _load("wordllama", lambda: package.WordLlama.load(disable_download=True))
+    folder = Path(package.__file__).parent  # it would look for the tokenizer elsewhere, and download it
+    model = _load("wordllama", lambda: package.WordLlama.load(cache_dir=folder, disable_download=True))
     weights = [("embedding", model.embedding), ("tokenizer", model.tokenizer.to_str())]
     return EmbeddingModel(
         width=int(model.embedding.shape[1]),
