@@ -8,14 +8,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
 
+from metalabelnet.cli import main
 from metalabelnet.core.ranks import World, several_ranks
 from metalabelnet.core.top_classes import TopClasses
+from metalabelnet.engine import Engine
 from metalabelnet.labels.metrics import predict_logits
 from small_runs import StepRunner, short_run, small_problem
 
@@ -73,6 +75,56 @@ def _work(function: Callable[..., Any], rank: int, size: int, folder: str, args:
         traceback.print_exc()
         os._exit(1)  # the other ranks wait
     distributed.destroy_process_group()
+
+
+class Interruption(NamedTuple):
+    """A signal that a rank sends itself after this many steps."""
+
+    rank: int
+    steps: int
+    signal: int
+
+
+def run_command(
+    arguments: Sequence[str], size: int, folder: Path, interruption: Interruption | None = None
+) -> tuple[list[int], list[str]]:
+    """Run a command on ranks as torchrun does, and return exit codes and what was printed on standard error."""
+    folder.mkdir()
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    variables = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    processes = [
+        start(_command, list(arguments), {**variables, "RANK": str(rank)}, str(folder / f"{rank}.txt"), interruption)
+        for rank in range(size)
+    ]
+    return join(processes), [(folder / f"{rank}.txt").read_text() for rank in range(size)]
+
+
+def _command(arguments: list[str], variables: dict[str, str], file: str, interruption: Interruption | None) -> None:
+    os.environ.update(variables)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), 2)
+    if interruption is not None and interruption.rank == int(variables["RANK"]):
+        _interrupt(interruption)
+    os._exit(main(arguments))
+
+
+def _interrupt(interruption: Interruption) -> None:
+    step, done = Engine.step, [0]
+
+    def step_and_count(*args: Any) -> Tensor:
+        loss = step(*args)
+        done[0] += 1
+        if done[0] == interruption.steps:
+            os.kill(os.getpid(), interruption.signal)
+        return loss
+
+    Engine.step = step_and_count  # type: ignore[method-assign]
 
 
 def net_with_batch_norm_and_dropout() -> nn.Module:

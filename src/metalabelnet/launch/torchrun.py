@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, RankLostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ TIMEOUT = timedelta(hours=1)  # for ranks that read their data more slowly than 
 
 _store: Store | None = None
 _standard_error: int | None = None  # a copy of the stream, where it is silenced
+_is_reporter: bool | None = None  # the answer of `report_once`
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -68,6 +69,11 @@ def join_ranks() -> Iterator[World | None]:
     distributed.init_process_group(backend, store=_store, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield World(rank=rank, size=size)
+    except RankLostError:
+        raise
+    except BaseException:
+        report_once()  # before the other ranks notice that this one has left
+        raise
     finally:
         distributed.destroy_process_group()
 
@@ -84,14 +90,16 @@ def silence() -> None:
 
 def report_once() -> bool:
     """Return whether this process is to report the end of the run: the first rank that asks, which can print then."""
+    global _is_reporter
     if rank_and_size()[1] == 1:
         return True
     if _store is None:  # before ranks are connected, all of them find the same error
         return _standard_error is None
-    try:
-        is_first = _store.add("reports", 1) == 1
-    except RuntimeError:  # the store ended with torchrun
-        return False
-    if is_first and _standard_error is not None:
-        os.dup2(_standard_error, 2)
-    return is_first
+    if _is_reporter is None:
+        try:
+            _is_reporter = _store.add("reports", 1) == 1
+        except RuntimeError:  # the store ended with torchrun
+            _is_reporter = False
+        if _is_reporter and _standard_error is not None:
+            os.dup2(_standard_error, 2)
+    return _is_reporter
