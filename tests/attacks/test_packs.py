@@ -86,6 +86,10 @@ def change_index(**changes: Any) -> Callable[[Path], None]:
         (change_table("size", 2**63 - 1), "an image lies outside of its shard"),
         (change_table("given", -2), "the column given has a value out of range"),
         (change_index(total_samples=2**60), "more than 268,435,456 samples"),
+        (change_index(digests=-1e308), "its fields are not those of a pack"),
+        (change_index(encoder=[1]), "its fields are not those of a pack"),
+        (change_index(shards=["shard-00000.bin"]), "its fields are not those of a pack"),
+        (change_index(classes=3), "'int' object is not iterable"),
         (lambda pack: write_content(pack, "ids.json", b"[" * 200_000), "it is not JSON"),
     ],
 )

@@ -138,6 +138,8 @@ def read_index(folder: Path) -> Index:
 
 def _check(index: Index) -> None:
     """Raise TypeError or ValueError for content that `write_index` does not write."""
+    if not all(isinstance(part, dict) for part in (index.encoder, index.digests, *index.shards)):
+        raise TypeError("its fields are not those of a pack")
     texts = (index.name, index.source_digest, *index.classes, *index.notes, *index.digests.values())
     if not all(isinstance(text, str) for text in texts) or not isinstance(index.split, str | None):
         raise TypeError("a name or digest is not a text")
