@@ -166,6 +166,28 @@ def show(out: Path) -> None:
             print(f"  {METHODS[0]} − {method}: {difference.mean:+.2f} (95 % CI {low:+.2f} to {high:+.2f})")
 
 
+def markdown(out: Path) -> list[str]:
+    """Return the rows of a table: test accuracy of every method, and the lead over the best other row, by its mean."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = []
+    for name in dict.fromkeys(line["set"] for line in lines):
+        accuracy: dict[str, dict[int, float]] = {}
+        for line in lines:
+            if line["set"] == name:
+                accuracy.setdefault(line["method"], {})[line["draw"]] = line["test_accuracy"]
+        own = accuracy[METHODS[0]]
+        best = max((m for m in accuracy if m != METHODS[0]), key=lambda m: statistics.mean(accuracy[m].values()))
+        difference = paired_difference([own[draw] - accuracy[best][draw] for draw in sorted(own)])
+        low, high = difference.interval() or (math.nan, math.nan)
+        cells = [
+            f"{statistics.mean(accuracy[m].values()):.1f} ± {statistics.pstdev(accuracy[m].values()):.1f}"
+            for m in (*METHODS, CLEANLAB)
+        ]
+        lead = f"{difference.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+        rows.append(f"| {name} | {' | '.join(cells)} | {lead} |")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", nargs="?", choices=CLEAN)
@@ -181,6 +203,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.show:
         show(args.show)
+        print("\n".join(markdown(args.show)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -209,3 +209,20 @@ def test_time_and_memory_by_number_of_classes() -> None:
         f"{many['cpu_seconds']:.1f} s and {many['peak_mib']:.0f} MiB with 1,000, "
         f"so {time:.1f} times the time and {memory:.1f} times the memory"
     ) in page
+
+
+@pytest.mark.parametrize("name", ["cifar10n", "runs"])
+def test_tables_of_linear_classifiers(name: str) -> None:
+    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
+    rows = load_benchmark("linear").markdown(ROOT / "results" / "linear" / f"{name}.jsonl")
+    assert rows
+    for row in rows:
+        assert row in page
+
+
+def test_cost_of_many_rows() -> None:
+    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
+    for line in (ROOT / "results" / "speed" / "fixed_features.jsonl").read_text().splitlines():
+        m = json.loads(line)
+        cells = f"{m['logistic_seconds']} s | {m['seconds']} s | {m['ratio']} | {m['logistic_gib']} GiB | {m['gib']} GiB |"
+        assert cells in page
