@@ -1,5 +1,6 @@
 """Processes that train together, forked from a server that has imported the package, and what they train."""
 
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -13,13 +14,18 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd import forward_ad
 
 from metalabelnet.cli import main
+from metalabelnet.core.forward_ad_cache import make_dual, unpack_dual
+from metalabelnet.core.forward_pass import forward, predict, trainable_parameters
 from metalabelnet.core.ranks import World, several_ranks
 from metalabelnet.core.top_classes import TopClasses
+from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.engine import Engine
 from metalabelnet.labels.metrics import predict_logits
-from small_runs import StepRunner, short_run, small_problem
+from networks import NETWORKS, make
+from small_runs import StepRunner, make_batches, short_run, small_problem
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -153,6 +159,73 @@ def train_methods(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, 
         }
         results.append({key: value for key, value in result.items() if isinstance(value, Tensor)})
     return results
+
+
+def pass_networks(rows: int) -> dict[str, dict[str, Tensor]]:
+    """Return logits, gradient, tangent, Hessian-vector product and running statistics of one pass of each network."""
+    results = {}
+    for name in PASSED_NETWORKS:
+        net = make_passed_net(name)
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(rows, 2, 8, 8, generator=generator, dtype=torch.float64)
+        theta = trainable_parameters(net)
+        direction = {key: torch.randn(w.shape, generator=generator).to(w) for key, w in theta.items()}
+        logits = forward(net, x, theta, seed=3, update_statistics=True)
+        loss = logits.log_softmax(1)[:, 0].square().mean()
+        gradient = torch.autograd.grad(loss, list(theta.values()), create_graph=True)
+        along = sum((d * v).sum() for d, v in zip(gradient, direction.values(), strict=True))
+        assert isinstance(along, Tensor)
+        hvp = torch.autograd.grad(along, list(theta.values()), materialize_grads=True)
+        with torch.no_grad(), forward_ad.dual_level():
+            dual = {key: make_dual(weight.detach(), direction[key]) for key, weight in theta.items()}
+            tangent = unpack_dual(forward(net, x, dual, seed=3, update_statistics=False)).tangent
+        results[name] = {
+            "logits": logits.detach(),
+            "tangent": tangent,
+            "eval": predict(net, x),
+            **dict(net.named_buffers()),
+        }
+        results[name] |= {f"gradient {i}": d.detach() for i, d in enumerate(gradient)}
+        results[name] |= {f"hvp {i}": d.detach() for i, d in enumerate(hvp)}
+    return results
+
+
+PASSED_NETWORKS = (*NETWORKS, "instance norm", "batch norm without running statistics", "alpha dropout")
+
+
+def make_passed_net(name: str) -> nn.Module:
+    if name in NETWORKS:
+        return make(name)
+    layers: dict[str, list[nn.Module]] = {
+        "instance norm": [nn.InstanceNorm2d(4, affine=True, track_running_stats=True)],
+        "batch norm without running statistics": [nn.BatchNorm2d(4, track_running_stats=False)],
+        "alpha dropout": [nn.AlphaDropout(0.2), nn.FeatureAlphaDropout(0.1)],
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 4, 3), *layers[name], nn.Tanh(), nn.Flatten(), nn.Linear(144, 3)).double()
+
+
+def read_batches(folder: str) -> dict[str, Any]:
+    """Return the batches of an epoch and the chunks of samples on disk, and how many rows were read for them."""
+    problem = small_problem()
+    x = DiskTensor.empty(len(problem.train), tuple(problem.train.x.shape[1:]), torch.uint8, Path(folder))
+    x[0] = problem.train.x[:]
+    problem = dataclasses.replace(problem, train=dataclasses.replace(problem.train, x=x))
+    run = short_run("cross-entropy", augment="flip-crop")
+    batches = make_batches(run, problem, StepRunner(run, problem).method)
+    rows, read = [], DiskTensor.read
+
+    def read_and_count(self: DiskTensor, which: Any) -> Tensor:
+        result = read(self, which)
+        rows.append(len(result))
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DiskTensor, "read", read_and_count)
+        patch.setattr("metalabelnet.data.disk_tensor.MAX_CHUNK_SAMPLES", 20)
+        epoch = [batch.x for batch in batches.epoch(0, labeled_only=True)]
+        return {"batches": torch.stack(epoch), "chunks": torch.cat(list(chunks(x))), "read": sum(rows)}
 
 
 if "FORK_SERVER" in os.environ:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rank_processes import run_ranks, train_methods
+from rank_processes import pass_networks, read_batches, run_ranks, train_methods
 from small_runs import METHOD_VARIANTS, TRAINED_METHODS
 
 pytestmark = pytest.mark.dist
@@ -44,3 +44,25 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_equal_one_process_for_every_method(size: int, tmp_path: Path) -> None:
     assert_ranks_equal_one_process(ALL_RUNS, size, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "rows"), [(2, 8), (3, 8), (3, 2)])
+def test_passes_of_networks_equal_those_of_one_process(size: int, rows: int, tmp_path: Path) -> None:
+    """With equal and unequal shares, and fewer rows than ranks; with tangents and second derivatives."""
+    ranks = run_ranks(pass_networks, size, tmp_path / "ranks", rows)
+    for name, expected in pass_networks(rows).items():
+        for of_rank in ranks:
+            assert of_rank[name].keys() == expected.keys()
+            for key, value in expected.items():
+                torch.testing.assert_close(of_rank[name][key], value, rtol=1e-12, atol=1e-12, msg=f"{name}: {key}")
+
+
+@pytest.mark.slow
+def test_each_rank_reads_its_share_of_the_samples(tmp_path: Path) -> None:
+    first, second = run_ranks(read_batches, 2, tmp_path / "ranks", str(tmp_path))
+    expected = read_batches(str(tmp_path))
+    for rank in (first, second):
+        assert torch.equal(rank["batches"], expected["batches"])
+        assert torch.equal(rank["chunks"], expected["chunks"])
+        assert rank["read"] == expected["read"] / 2

@@ -23,6 +23,14 @@ Mode of each pass (f is in train mode, g in eval mode):
 The authors' code updates the running statistics in the pass over x_m too. This is the default here;
 `clean_updates_statistics=False` restricts the updates to the training batches.
 
+Where several ranks train together (`metalabelnet.core.ranks`), each passes its share of x and x_m, and all of them have
+features and logits of the whole batches afterwards. What is sent, besides BatchNorm's statistics:
+
+    all-gather  v = g(x), f_θ(x), f_θ̂(x_m), and the tangent of f_θ(x)
+    all-reduce  the look-ahead gradient ∇θ L_c, the gradient of L_meta at θ̂, and the gradient of step 3
+
+Soft labels, the gradient of φ and both optimizers are computed on every rank, from equal values.
+
 Soft labels come from a label net (`Phase2`), or from a table with one row per sample, where φ are the label logits of
 the batch.
 

@@ -148,14 +148,16 @@ class ShardedPass(TorchFunctionMode):
         return self._own_part(attended.transpose(0, 1), rows).transpose(0, 1), own
 
     def _pad(self, x: Tensor, dim: int = 0) -> Tensor:
-        """Return x with zeros for the rows of other ranks. `dim` is that of the rows."""
-        per_row = x.shape[dim] // (self.end - self.start)
-        before = x.new_zeros(*x.shape[:dim], self.start * per_row, *x.shape[dim + 1 :])
-        after = x.new_zeros(*x.shape[:dim], (self.rows - self.end) * per_row, *x.shape[dim + 1 :])
-        padded = torch.cat([before, x, after], dim)
-        is_channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-        # Masks are drawn in the order of memory.
-        return padded.contiguous(memory_format=torch.channels_last) if is_channels_last else padded
+        """Return x with zeros for the rows of other ranks, in the same memory order, in which masks are drawn.
+
+        `dim` is the dimension of the rows.
+        """
+        order = sorted(range(x.ndim), key=x.stride, reverse=True)
+        in_memory, rows = x.permute(order), order.index(dim)
+        per_row, shape = x.shape[dim] // (self.end - self.start), in_memory.shape
+        before = x.new_zeros(*shape[:rows], self.start * per_row, *shape[rows + 1 :])
+        after = x.new_zeros(*shape[:rows], (self.rows - self.end) * per_row, *shape[rows + 1 :])
+        return torch.cat([before, in_memory, after], rows).permute([order.index(i) for i in range(x.ndim)])
 
     def _own_part(self, y: Tensor, x: Tensor) -> Tensor:
         """Return the own rows of y, where x are the own rows of the input."""
