@@ -155,8 +155,7 @@ def chunks(x: Samples) -> Iterator[Tensor]:
         spans = [range(len(x))[s] for s in slices]
         shares = [slice(s.start + own.start, s.start + own.stop) for s in spans for own in [own_span(len(s))]]
         with contextlib.closing(prefetch(x.read, shares, threads=x.read_threads)) as read:
-            for span, rows in zip(spans, read, strict=True):
-                yield gather_rows(x.to_device(rows), len(span))
+            yield from map(gather_rows, map(x.to_device, read), map(len, spans))  # keeps no chunk
     else:
         yield from map(x.__getitem__, slices)
 
