@@ -178,12 +178,13 @@ def markdown(out: Path) -> list[str]:
         own = accuracy[METHODS[0]]
         best = max((m for m in accuracy if m != METHODS[0]), key=lambda m: statistics.mean(accuracy[m].values()))
         difference = paired_difference([own[draw] - accuracy[best][draw] for draw in sorted(own)])
-        low, high = difference.interval() or (math.nan, math.nan)
         cells = [
             f"{statistics.mean(accuracy[m].values()):.1f} ± {statistics.pstdev(accuracy[m].values()):.1f}"
             for m in (*METHODS, CLEANLAB)
         ]
-        lead = f"{difference.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+        interval = difference.interval()
+        between = "" if interval is None else f" ({interval[0]:+.2f} to {interval[1]:+.2f})"
+        lead = f"{difference.mean:+.2f}{between}".replace("-", "−")
         rows.append(f"| {name} | {' | '.join(cells)} | {lead} |")
     return rows
 

@@ -224,5 +224,7 @@ def test_cost_of_many_rows() -> None:
     page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
     for line in (ROOT / "results" / "speed" / "fixed_features.jsonl").read_text().splitlines():
         m = json.loads(line)
-        cells = f"{m['logistic_seconds']} s | {m['seconds']} s | {m['ratio']} | {m['logistic_gib']} GiB | {m['gib']} GiB |"
+        cells = (
+            f"{m['logistic_seconds']} s | {m['seconds']} s | {m['ratio']} | {m['logistic_gib']} GiB | {m['gib']} GiB |"
+        )
         assert cells in page
