@@ -373,6 +373,8 @@ def change_safetensors(random: random.Random, path: Path) -> str:
 
 def renew_digests_of_pack(folder: Path) -> None:
     """Write the digests and sizes of the files into the index of a pack, as a stranger could; not if it is damaged."""
+    if not all(file.is_file() for file in folder.iterdir()):  # a pipe or a device would be read for ever
+        return
     try:
         index = json.loads((folder / "pack.json").read_bytes())
         index["digests"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in index["digests"]}
