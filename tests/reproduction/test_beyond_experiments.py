@@ -133,11 +133,11 @@ def test_ablation_table_shows_the_difference_from_all(tmp_path: Path) -> None:
     cells = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
     lines = [result_line(run_spec("beyond-ablation", PLUS, cell, "all"), 90.0) for cell in cells]
     lines += [
-        result_line(run_spec("beyond-ablation", PLUS, cell, "soft labels"), 88.0 - k) for k, cell in enumerate(cells)
+        result_line(run_spec("beyond-ablation", PLUS, cell, "no sharpening"), 88.0 - k) for k, cell in enumerate(cells)
     ]
     (table,) = tables("beyond-ablation", write_results(tmp_path, *lines))
     assert row(table, "all")[-2:] == ["90.00", "–"]
-    assert row(table, "soft labels")[-2:] == ["86.50", "-3.50 (one seed, no interval)"]
+    assert row(table, "no sharpening")[-2:] == ["86.50", "-3.50 (one seed, no interval)"]
     assert row(table, "one noise rate")[1:] == [""] * 6
 
 
