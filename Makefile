@@ -10,7 +10,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-JOBS ?= 2
+# One more than two cores: tests of pages wait for the browser.
+JOBS ?= 3
 .DEFAULT_GOAL := help
 
 .PHONY: help demo lint browser test test-all test-gpu test-browser fuzz docs tables clean
