@@ -10,8 +10,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# One more than two cores: tests of pages wait for the browser.
-JOBS ?= 3
+JOBS ?= 2
 .DEFAULT_GOAL := help
 
 .PHONY: help demo lint browser test test-all test-gpu test-browser fuzz docs tables clean
