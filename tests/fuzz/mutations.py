@@ -375,11 +375,12 @@ def renew_digests_of_pack(folder: Path) -> None:
     """Write the digests and sizes of the files into the index of a pack, as a stranger could; not if it is damaged."""
     if not all(file.is_file() for file in folder.iterdir()):  # a pipe or a device would be read for ever
         return
+    files = {file.name: file for file in folder.iterdir()}  # the index may name any path, /dev/zero among them
     try:
-        index = json.loads((folder / "pack.json").read_bytes())
-        index["digests"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in index["digests"]}
+        index = json.loads(files["pack.json"].read_bytes())
+        index["digests"] = {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in index["digests"]}
         for shard in index["shards"]:
-            content = (folder / shard["file"]).read_bytes()
+            content = files[shard["file"]].read_bytes()
             shard |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         (folder / "pack.json").write_text(json.dumps(index))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

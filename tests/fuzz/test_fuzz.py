@@ -1,6 +1,7 @@
 """A few seeded cases of the fuzzer; `make fuzz` runs more."""
 
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import mutations
 import pytest
 
 import fuzz as fuzz_module
@@ -123,3 +125,13 @@ def test_hangs_are_found(busy: bool, fresh: Fresh) -> None:
 def test_violations_are_found(code: int, err: str, kind: str) -> None:
     assert [found for found, _ in check_output(code, err, hung=False)] == [kind]
     assert list(check_output(2, "a note\nmetalabelnet: wrong\n", hung=False)) == []
+
+
+def test_digests_of_a_pack_are_renewed_for_its_own_files_only(tmp_path: Path) -> None:
+    """An index may name any path: reading /dev/zero would not end."""
+    for name, renewed in (("/dev/zero", False), ("ids.json", True)):
+        text = json.dumps({"digests": {name: "old"}, "shards": []})
+        (tmp_path / "pack.json").write_text(text)
+        (tmp_path / "ids.json").write_text("[]")
+        mutations.renew_digests_of_pack(tmp_path)
+        assert ((tmp_path / "pack.json").read_text() != text) == renewed
