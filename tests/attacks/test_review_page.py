@@ -608,3 +608,9 @@ def test_labels_are_exported_without_pytorch(run: Path, tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert len(read_csv(tmp_path / "labels.csv")) == 60
+
+
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_folder_without_a_name_is_no_database(folder: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_cli(["review", str(run), "--export", "labels", "--db", folder], capsys)
+    check_one_line(result, f"{folder} is a folder: give a file with --db FILE")

@@ -131,6 +131,8 @@ def database_errors(path: Path) -> Iterator[None]:
 
 def check_no_links(path: Path) -> None:
     """Raise InputError if the file, or one that SQLite writes beside it, is a link: it leads to another place."""
+    if not path.name:
+        raise InputError(f"{path} is a folder: give a file with --db FILE")
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + suffix)
         if file.is_symlink():
