@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 import time
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from paired_rows import show
 
 from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.logistic import fit_logistic, log_softmax
@@ -142,30 +142,6 @@ def measure(name: str, options: dict[str, Any], draw: int, out: Path, methods: l
         print(*line.values(), flush=True)
 
 
-def show(out: Path) -> None:
-    """Print mean and standard deviation of each method, and the paired difference to the best other row."""
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    for name in dict.fromkeys(line["set"] for line in lines):
-        by_method: dict[str, dict[int, dict[str, Any]]] = {}
-        for line in lines:
-            if line["set"] == name:
-                by_method.setdefault(line["method"], {})[line["draw"]] = line
-        print(f"\n{name}, {len(by_method[METHODS[0]])} draws")
-        for method, draws in by_method.items():
-            cells = []
-            for key in (*METRICS, "cpu_seconds"):
-                values = [line[key] for line in draws.values() if line[key] is not None]
-                if values:
-                    cells.append(f"{key} {statistics.mean(values):.2f} ± {statistics.pstdev(values):.2f}")
-            print(f"  {method:18s} " + ", ".join(cells))
-        for method in [method for method in by_method if method != METHODS[0]]:
-            both = sorted(by_method[METHODS[0]].keys() & by_method[method].keys())
-            gains = [by_method[METHODS[0]][d]["test_accuracy"] - by_method[method][d]["test_accuracy"] for d in both]
-            difference = paired_difference(gains)
-            low, high = difference.interval() or (math.nan, math.nan)
-            print(f"  {METHODS[0]} − {method}: {difference.mean:+.2f} (95 % CI {low:+.2f} to {high:+.2f})")
-
-
 def markdown(out: Path) -> list[str]:
     """Return the rows of a table: test accuracy of every method, and the lead over the best other row, by its mean."""
     lines = [json.loads(line) for line in out.read_text().splitlines()]
@@ -203,7 +179,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path)
     args = parser.parse_args()
     if args.show:
-        show(args.show)
+        show(args.show, METHODS[0], (*METRICS, "cpu_seconds"))
         print("\n".join(markdown(args.show)))
         return
     with tempfile.TemporaryDirectory() as temporary:

@@ -20,8 +20,6 @@ import argparse
 import csv
 import dataclasses
 import json
-import math
-import statistics
 import sys
 import tempfile
 import time
@@ -30,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from paired_rows import show
 
 from metalabelnet.core.dawid_skene import fit_dawid_skene
-from metalabelnet.core.intervals import paired_difference
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.train import make_run, train
 from metalabelnet.train.prepare import prepare
@@ -191,29 +189,6 @@ def with_labels(problem: Problem, labels: np.ndarray) -> Problem:
     return dataclasses.replace(problem, **labeled)
 
 
-def show(out: Path) -> None:
-    """Print mean and standard deviation of each method, and the paired difference to the best logistic row."""
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    for name in dict.fromkeys(line["set"] for line in lines):
-        by_method: dict[str, dict[int, dict[str, Any]]] = {}
-        for line in lines:
-            if line["set"] == name:
-                by_method.setdefault(line["method"], {})[line["draw"]] = line
-        print(f"\n{name}, {len(by_method[METHODS[0]])} draws")
-        means, width = {}, max(map(len, by_method))
-        for method, draws in by_method.items():
-            values = {key: [line[key] for line in draws.values() if line[key] is not None] for key in METRICS}
-            means[method] = statistics.mean(values["test_accuracy"])
-            cells = [f"{key} {statistics.mean(v):.2f} ± {statistics.pstdev(v):.2f}" for key, v in values.items() if v]
-            print(f"  {method:{width}s} " + ", ".join(cells))
-        best = max((method for method in means if method not in (METHODS[0], CEILING)), key=means.__getitem__)
-        both = by_method[METHODS[0]].keys() & by_method[best].keys()
-        gains = [by_method[METHODS[0]][d]["test_accuracy"] - by_method[best][d]["test_accuracy"] for d in sorted(both)]
-        difference = paired_difference(gains)
-        low, high = difference.interval() or (math.nan, math.nan)
-        print(f"  {METHODS[0]} − {best}: {difference.mean:+.2f} (95 % CI {low:+.2f} to {high:+.2f})")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
@@ -225,7 +200,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path)
     args = parser.parse_args()
     if args.show:
-        show(args.show)
+        show(args.show, METHODS[0], METRICS)
         return
     for draw in range(args.first, args.first + args.draws):
         for name in args.sets:

@@ -34,7 +34,9 @@ def load_benchmark(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")  # a script finds the modules beside it
+        spec.loader.exec_module(module)
     return module
 
 

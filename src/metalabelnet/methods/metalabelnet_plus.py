@@ -118,7 +118,7 @@ class MetaLabelNetPlus(Method):
     label_net : BayesLabelNet or None
         Turns predictions and given labels into soft labels; None in warm-up.
     rates : TensorState or None
-        The noise rate e of each training row; None in warm-up, and in a model that is loaded for prediction.
+        The noise rate e of each training row, and ē; None in warm-up, and in a model that is loaded for prediction.
     """
 
     traits = MethodTraits(
@@ -168,7 +168,7 @@ class MetaLabelNetPlus(Method):
     def _build_label_net(self) -> None:
         train = self.task.train
         self.label_net = BayesLabelNet(len(train.classes)).to(train.given.device, self.task.dtype)
-        self.rates = TensorState(rate=self.sgd.lr.new_zeros(len(train)))
+        self.rates = TensorState(rate=self.sgd.lr.new_zeros(len(train)), mean=self.sgd.lr.new_zeros(()))
 
     def _statistics_samples(self) -> Iterator[Tensor]:
         """Return chunks of evenly spaced training samples, without augmentation, for BatchNorm statistics."""
@@ -200,6 +200,7 @@ class MetaLabelNetPlus(Method):
         ]
         unlabeled = self.task.train.given < 0
         self.rates["rate"].copy_(torch.cat(rates).masked_fill(unlabeled, 1.0))
+        self.rates["mean"].copy_(self.rates["rate"].mean())
 
     def _cross_fitted(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return log r of each clean sample, with the last layer refit to the clean samples of the other folds."""
@@ -246,7 +247,7 @@ class MetaLabelNetPlus(Method):
             loss = loss_on(batch.views, (log_targets, weight), batch.seed, _soft_label_loss)
             if s.clean_weight:
                 assert self.rates is not None
-                gamma = s.clean_weight * self.rates["rate"].mean()
+                gamma = s.clean_weight * self.rates["mean"]
                 loss = loss + gamma * loss_on(batch.clean_views, (batch.clean_y,), batch.seed + 7, _given_loss)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
