@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.student_t import critical_value
 from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, METHODS
 from metalabelnet.reproduction.markdown_blocks import fill_page
@@ -11,7 +12,8 @@ from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import Results, spec_key
 from metalabelnet.reproduction.runner import folder_name
 from metalabelnet.reproduction.selection import Selection, run_specs
-from metalabelnet.reproduction.tables import Table, tables
+from metalabelnet.reproduction.table import Table
+from metalabelnet.reproduction.tables import tables
 from sample_results import result_line, run_spec, write_results
 
 PLUS = "metalabelnet-plus"
@@ -108,6 +110,22 @@ def test_correction_for_the_number_of_cells(tmp_path: Path) -> None:
     assert row(comparison_table(one), "digits, uniform 20 %")[-1] == f"best: {PLUS}"
     assert row(comparison_table(eight), "digits, uniform 20 %")[-1] == f"level: {PLUS}, fine-tune"
     assert row(comparison_table(eight), "digits, uniform 20 %")[2].endswith("level")
+
+
+def test_differences_over_all_data_and_noises(tmp_path: Path) -> None:
+    """A pair of data and noise counts once, however many seeds it has, and only where both methods were run."""
+    leads = {"digits/uniform:0.2": (4.0, 6.0), "digits/uniform:0.4": (6.0,), "digits/feature:0.2": (-1.0, -1.0)}
+    lines = [result_line(spec(PLUS, "digits/feature:0.4"), 99.0)]
+    for column, values in leads.items():
+        for seed, lead in enumerate(values):
+            lines += [result_line(spec(PLUS, column, seed), 90.0 + lead)]
+            lines += [result_line(spec("fine-tune", column, seed), 90.0)]
+    overall = tables("beyond", write_results(tmp_path, *lines))[-2]
+    (only,) = overall.rows
+    difference = paired_difference([5.0, 6.0, -1.0])
+    low, high = difference.interval()
+    assert only[:5] == ["fine-tune", "3", "2 / 1", "-1.00", "+6.00"]
+    assert only[5:] == [f"+3.33 ({low:+.2f} to {high:+.2f}), level", f"{difference.p_value():.2g}"]
 
 
 def test_superseded_runs_are_counted_in_a_note(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from metalabelnet.reproduction.figures import has_figure
 from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS
 from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.selection import Selection
-from metalabelnet.reproduction.tables import Table, tables
+from metalabelnet.reproduction.table import Table
+from metalabelnet.reproduction.tables import tables
 from sample_results import result_line, run_spec, write_results
 
 

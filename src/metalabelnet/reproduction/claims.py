@@ -9,6 +9,7 @@ from metalabelnet.core.intervals import MeanDifference, corrected_intervals, is_
 from metalabelnet.reproduction.comparisons import INTERVAL_NOTE, difference_text, difference_texts, highest, pair_cells
 from metalabelnet.reproduction.experiments import TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import CELLS, PaperNumber, paper_number
+from metalabelnet.reproduction.table import Table
 from metalabelnet.reproduction.table_cells import (
     TableCell,
     collect_cells,
@@ -16,7 +17,6 @@ from metalabelnet.reproduction.table_cells import (
     column_title,
     end_of_warmup,
 )
-from metalabelnet.reproduction.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

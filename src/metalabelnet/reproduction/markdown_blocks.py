@@ -15,7 +15,8 @@ from metalabelnet.reproduction.claims import baseline_comparison, claims_table, 
 from metalabelnet.reproduction.experiments import EXPERIMENTS
 from metalabelnet.reproduction.figures import has_figure
 from metalabelnet.reproduction.selection import Selection, run_specs
-from metalabelnet.reproduction.tables import Table, tables
+from metalabelnet.reproduction.table import Table
+from metalabelnet.reproduction.tables import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,22 +1,16 @@
-"""The tables of each experiment, built from the results and the paper's numbers, as Markdown and LaTeX."""
+"""The tables of each experiment, built from the results and the paper's numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from metalabelnet.reproduction import beyond, field, photos
-from metalabelnet.reproduction.comparisons import (
-    INTERVAL_NOTE,
-    difference_texts,
-    highest,
-    pair_cells,
-    pair_groups,
-    verdicts,
-)
+from metalabelnet.reproduction import field, photos
+from metalabelnet.reproduction.beyond_tables import beyond_tables, variants_table
 from metalabelnet.reproduction.experiments import EXPERIMENTS, TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS, paper_number
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
+from metalabelnet.reproduction.table import SPREAD, Table
 from metalabelnet.reproduction.table_cells import (
     LAST,
     SELECTED,
@@ -30,55 +24,12 @@ from metalabelnet.reproduction.table_cells import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from metalabelnet.reproduction.results import Results
     from metalabelnet.reproduction.table_cells import CellKey
 
     Cells = Mapping[CellKey, TableCell]
-
-SPREAD = "mean ± standard deviation (seeds)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of text with a title and notes."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-
-    def markdown(self) -> str:
-        """Format as Markdown, with the title above the table and the notes below."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        return "\n\n".join([self.title, table, *self.notes]) + "\n"
-
-    def latex(self) -> str:
-        """Format as a LaTeX tabular, with the title as a comment."""
-        lines = [" & ".join(map(_escape_latex, row)) + r" \\" for row in self.rows]
-        head = " & ".join(map(_escape_latex, self.columns)) + r" \\ \hline"
-        alignment = "l" + "c" * (len(self.columns) - 1)
-        return "\n".join([f"% {self.title}", rf"\begin{{tabular}}{{{alignment}}}", head, *lines, r"\end{tabular}", ""])
-
-
-_LATEX_COMMANDS = {
-    "%": r"\%",
-    "_": r"\_",
-    "±": r"$\pm$",
-    "–": "--",
-    "θ̂′": r"$\hat\theta'$",
-    "θ̂": r"$\hat\theta$",
-    "θ": r"$\theta$",
-    "β": r"$\beta$",
-}
-
-
-def _escape_latex(text: str) -> str:
-    for sign, command in _LATEX_COMMANDS.items():
-        text = text.replace(sign, command)
-    return text
 
 
 def tables(name: str, results: Results, selection: Selection = DEFAULT_SELECTION) -> list[Table]:
@@ -111,15 +62,15 @@ def _count_runs(count: int) -> str:
 def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Table]:
     if name == "cifar10-table":
         return _cifar10_tables(cells, smoke=selection.smoke)
-    builders = {"cifar10n": _cifar10n_tables, "beyond": _beyond_tables}
+    builders = {"cifar10n": _cifar10n_tables, "beyond": beyond_tables}
     if name in builders:
         return builders[name](cells)
     if name == "field":
         return _field_tables(cells, smoke=selection.smoke)
     if name == "beyond-ablation":
-        return [_variants_table(cells, "Each component removed on its own", "variant", "against all components")]
+        return [variants_table(cells, "Each component removed on its own", "variant", "against all components")]
     if name == "beyond-unlabeled":
-        return [_variants_table(cells, "Labels removed", "unlabeled images", "against all labels")]
+        return [variants_table(cells, "Labels removed", "unlabeled images", "against all labels")]
     if EXPERIMENTS[name].needs_data:
         make_table = _photo_table if EXPERIMENTS[name].points == ("",) else _photo_points_table
         return [make_table(name, cells, smoke=selection.smoke)]
@@ -290,77 +241,3 @@ def _photo_points_table(name: str, cells: Cells, *, smoke: bool) -> Table:
     names = [text for method in methods for text in (method, "paper")]
     title = f"{EXPERIMENTS[name].needs_data}: test accuracy at the selected epoch, {SPREAD}"
     return Table(title=title, columns=[POINT_NAMES[name], *names], rows=rows)
-
-
-def _beyond_tables(cells: Cells) -> list[Table]:
-    """Build a table of methods by column for each data set, then `metalabelnet-plus` against the other methods.
-
-    Data sets without a run are left out.
-    """
-    run = {column for (method, column, _), cell in cells.items() if method == beyond.PLUS and cell.ended}
-    shown = {_data_set(column) for (_, column, _), cell in cells.items() if cell.ended}
-    columns = [column for column in column_names(cells) if _data_set(column) in shown]
-    result = []
-    for data in dict.fromkeys(map(_data_set, columns)):
-        of_data = [column for column in columns if _data_set(column) == data]
-        for epoch, name in (("selected", SELECTED), ("last", LAST)):
-            result.append(
-                Table(
-                    title=f"{data}: test accuracy at the {epoch} epoch, {SPREAD}",
-                    columns=["method", *(_noise_title(column) for column in of_data)],
-                    rows=[[m, *(cells[m, column, ""].text(name) for column in of_data)] for m in beyond.METHODS],
-                )
-            )
-    return [*result, _comparison_table({c: {m: cells[m, c, ""] for m in beyond.METHODS} for c in columns if c in run})]
-
-
-def _comparison_table(cells: Mapping[str, Mapping[str, TableCell]]) -> Table:
-    """Compare `metalabelnet-plus` with the baselines and the best other method of each column, and name the best."""
-    names = [f"{_data_set(column)}, {_noise_title(column)}" for column in cells]
-    by_column = list(cells.values())
-    texts = [
-        difference_texts([pair_cells(one[beyond.PLUS], one[method]) for one in by_column])
-        for method in beyond.BASELINES
-    ]
-    best = [highest(one, other_than=beyond.PLUS) for one in by_column]
-    pairs = [
-        None if other is None else pair_cells(one[beyond.PLUS], one[other])
-        for one, other in zip(by_column, best, strict=True)
-    ]
-    against = [f"{m}: {text}" if m else "" for m, text in zip(best, difference_texts(pairs), strict=True)]
-    rows = [list(row) for row in zip(names, *texts, against, verdicts(by_column), strict=True)]
-    return Table(
-        title=f"{beyond.PLUS} minus the other methods, and the best of all methods that were run",
-        columns=["data and noise", *beyond.BASELINES, "highest of the other methods", "best method"],
-        rows=rows,
-        notes=[INTERVAL_NOTE],
-    )
-
-
-def _data_set(column: str) -> str:
-    return column.partition("/")[0]
-
-
-def _noise_title(column: str) -> str:
-    return column_title(column.partition("/")[2])
-
-
-def _variants_table(cells: Cells, title: str, point_name: str, difference_name: str) -> Table:
-    """Build a table of points by column, with the difference from the first point, paired over seeds."""
-    columns = column_names(cells)
-    points = list(dict.fromkeys(point for _, _, point in cells))
-    by_point = {point: [cells[beyond.PLUS, column, point] for column in columns] for point in points}
-    first, *others = points
-    differences = difference_texts([pair_groups(by_point[point], by_point[first]) for point in others])
-    rows = []
-    for point, difference in zip(points, ["–", *differences], strict=True):
-        means = [mean for cell in by_point[point] if (mean := cell.mean()) is not None]
-        overall = f"{sum(means) / len(means):.2f}" if len(means) == len(columns) else ""
-        against = difference if means else ""
-        rows.append([point, *(cell.text() for cell in by_point[point]), overall, against])
-    return Table(
-        title=f"{title}: test accuracy at the selected epoch, {SPREAD}",
-        columns=[point_name, *(_noise_title(column) for column in columns), "mean", difference_name],
-        rows=rows,
-        notes=[f"{INTERVAL_NOTE} A seed counts once: its columns are averaged."],
-    )
