@@ -3,11 +3,18 @@
 import importlib.util
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from metalabelnet.reproduction.beyond import PLUS
+from metalabelnet.reproduction.results import Results
+from metalabelnet.reproduction.selection import DEFAULT_SELECTION
+from metalabelnet.reproduction.table_cells import collect_cells
+from metalabelnet.reproduction.tables import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results"
@@ -158,6 +165,30 @@ def test_boost_claim_equals_the_generated_table() -> None:
     )
     assert gains.format(*over_warmup) in text
     assert "the gains are {} and {}, and {} and {}.".format(*over_cross_entropy) in text
+
+
+@pytest.mark.parametrize("data", ["digits", "cifar10-1000"])
+def test_means_over_the_noises_of_a_data_set(data: str) -> None:
+    cells = collect_cells("beyond", Results(ROOT / "results"), DEFAULT_SELECTION)
+    page = (PAGES / "beyond.md").read_text()
+    noises = [cell for (m, cell, _), c in cells.items() if m == PLUS and cell.startswith(data + "/") and c.ended]
+    name = {"digits": "digits", "cifar10-1000": "CIFAR-10"}[data]
+    (statement,) = re.findall(rf"^- \*\*{name}\*\* (.*?)^- \*\*", page, flags=re.MULTILINE | re.DOTALL)
+    stated = dict(re.findall(r"`([\w-]+)`\s+(?:has\s+)?(\d\d\.\d) %", statement))
+    assert {PLUS, "fixmatch", "fine-tune"} <= stated.keys()
+    for method, mean in stated.items():
+        assert f"{statistics.mean(cells[method, cell, ''].mean() for cell in noises):.1f}" == mean, method
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert re.search(rf"{stated[PLUS]} % on `?{name}`? \({len(noises)} noises", readme)
+
+
+def test_leads_of_the_readme() -> None:
+    overall = next(t for t in tables("beyond", Results(ROOT / "results")) if "minus each other method" in t.title)
+    counts = {row[0]: tuple(map(int, (row[1], row[2].partition(" / ")[0]))) for row in overall.rows}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert {counts[m] for m in ("cross-entropy", "clean-only", "fine-tune", "glc")} == {(19, 19)}
+    assert "`glc` in all 19 pairs" in readme
+    assert f"of `co-teaching` in {counts['co-teaching'][1]}, of `fixmatch` in {counts['fixmatch'][1]}" in readme
 
 
 def test_recipe_table() -> None:
