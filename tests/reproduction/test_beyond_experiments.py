@@ -7,6 +7,7 @@ import pytest
 from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.student_t import critical_value
 from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, METHODS
+from metalabelnet.reproduction.beyond_tables import learning_table
 from metalabelnet.reproduction.markdown_blocks import fill_page
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import Results, spec_key
@@ -128,6 +129,14 @@ def test_differences_over_all_data_and_noises(tmp_path: Path) -> None:
     assert only[5:] == [f"+3.33 ({low:+.2f} to {high:+.2f}), level", f"{difference.p_value():.2g}"]
 
 
+def test_lead_over_no_learning_and_over_the_highest_baseline(tmp_path: Path) -> None:
+    cell = "digits/uniform:0.2"
+    values = {PLUS: 95.0, "metalabelnet-plus:not-learned": 96.0, "fine-tune": 92.0, "glc": 93.0, "pencil": 99.0}
+    lines = [result_line(spec(method, cell), value) for method, value in values.items()]
+    (only,) = learning_table(write_results(tmp_path, *lines)).rows
+    assert only == ["digits, uniform 20 %", "95.00 (1)", "-1.00", "glc: +2.00"]
+
+
 def test_superseded_runs_are_counted_in_a_note(tmp_path: Path) -> None:
     one = spec(PLUS, "digits/uniform:0.4")
     old = result_line(one, 80.0) | {"superseded": "0123456: another loss"}
@@ -168,9 +177,8 @@ def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) ->
     assert row(table, "36000")[1:] == ["", "82.50 (1)", "", ""]
 
 
-def test_page_matches_the_results() -> None:
+@pytest.mark.parametrize("page", ["results/beyond.md", "how-it-works/metalabelnet-plus.md"])
+def test_page_matches_the_results(page: str) -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "results" / "beyond.md").read_text()
-    assert fill_page(page, Results(root / "results")) == page, (
-        "run: metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/results/beyond.md"
-    )
+    text = (root / "docs" / page).read_text()
+    assert fill_page(text, Results(root / "results")) == text, "run: make tables"

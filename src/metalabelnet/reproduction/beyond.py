@@ -19,6 +19,8 @@ from typing import Any
 PLUS = "metalabelnet-plus"
 PLUS_NOT_LEARNED = "metalabelnet-plus:not-learned"  # with a label net that does not learn
 BASELINES = ("clean-only", "fine-tune", "metalabelnet")
+# What a person with a noisy data set and a clean set would try first.
+FIRST_TO_TRY = ("cross-entropy", "clean-only", "fine-tune", "fixmatch", "glc", "co-teaching", "sce")
 METHODS = (
     "cross-entropy",
     "clean-only",

@@ -14,12 +14,14 @@ from metalabelnet.reproduction.comparisons import (
     pair_groups,
     verdicts,
 )
+from metalabelnet.reproduction.selection import DEFAULT_SELECTION
 from metalabelnet.reproduction.table import SPREAD, Table
-from metalabelnet.reproduction.table_cells import LAST, SELECTED, column_names, column_title
+from metalabelnet.reproduction.table_cells import LAST, SELECTED, collect_cells, column_names, column_title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from metalabelnet.reproduction.results import Results
     from metalabelnet.reproduction.table_cells import CellKey, TableCell
 
     Cells = Mapping[CellKey, TableCell]
@@ -95,6 +97,28 @@ def _overall_table(columns: Sequence[Mapping[str, TableCell]]) -> Table:
             for row, difference, text in zip(rows, overall, difference_texts(overall), strict=True)
         ],
         notes=[OVERALL_NOTE],
+    )
+
+
+def learning_table(results: Results) -> Table:
+    """Compare `metalabelnet-plus` with the same without learning, and with the highest of the methods to try first."""
+    cells = collect_cells("beyond", results, DEFAULT_SELECTION)
+    rows = []
+    for column in column_names(cells):
+        ours = cells[beyond.PLUS, column, ""]
+        means = [(mean, m) for m in beyond.FIRST_TO_TRY if (mean := cells[m, column, ""].mean()) is not None]
+        if ours.ended and means:
+            _, best = max(means)
+            learned = pair_cells(ours, cells[beyond.PLUS_NOT_LEARNED, column, ""])
+            lead = pair_cells(ours, cells[best, column, ""])
+            differences = [f"{pair.mean:+.2f}" if pair else "" for pair in (learned, lead)]
+            name = f"{_data_set(column)}, {_noise_title(column)}"
+            rows.append([name, ours.text(), differences[0], f"{best}: {differences[1]}"])
+    return Table(
+        title="Test accuracy at the selected epoch, and its lead over others (mean over the common seeds)",
+        columns=["data and noise", beyond.PLUS, "lead over no learning", "lead over the highest baseline"],
+        rows=rows,
+        notes=[f"Baselines: {', '.join(beyond.FIRST_TO_TRY)}. The highest is chosen by its test accuracy."],
     )
 
 

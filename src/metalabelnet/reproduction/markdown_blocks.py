@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.reproduction.beyond_tables import learning_table
 from metalabelnet.reproduction.claims import baseline_comparison, claims_table, paper_agreement, warmup_accuracy
 from metalabelnet.reproduction.experiments import EXPERIMENTS
 from metalabelnet.reproduction.figures import has_figure
@@ -104,4 +105,5 @@ SUMMARY_BLOCKS: dict[str, Callable[[Results], Table]] = {
     "warm-up": warmup_accuracy,
     "standing": baseline_comparison,
     "claims": claims_table,
+    "learning": learning_table,
 }
