@@ -1,5 +1,6 @@
 """Run folders from strangers: links, damaged and forged files. And runs that are killed at any file operation."""
 
+import csv
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ from metalabelnet.engine.hopper import nvrtc
 from metalabelnet.errors import InputError
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.report import make_report
+from metalabelnet.report.annotation_tools import add_sample_content
 from metalabelnet.train import Run, RunFolder, RunStopped, checkpoint, make_run, train
 from small_runs import FAST_SETTINGS, TRAINED_METHODS
 from tiny_data import folder_contents, run_outputs, table_samples, tiny_run, write_npz
@@ -245,7 +247,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
     "summary.json": lambda files: files.summary(),
     "metrics.jsonl": lambda files: files.metrics(),
     "calibration.json": lambda files: files.temperature(),
-    "encoder.json": lambda files: files.encoder_config(),
+    "encoder.json": lambda files: files.encoder(),
     "confusion.json": lambda files: make_report([files.path]),
     "labels.csv": lambda files: make_report([files.path]),
     "model.safetensors": lambda files: files.weights(torch.device("cpu")),
@@ -524,13 +526,22 @@ WRONG_VALUES: tuple[Any, ...] = (
 )
 
 
-def read_everything(folder: Path, table: Path) -> None:
-    """Read a run as all commands do."""
-    files = RunFolder(folder)
-    files.check(table_run(table), resume=True)
+def check_resume(folder: Path, table: Path) -> None:
+    RunFolder(folder).check(table_run(table), resume=True)
+
+
+def predict_with(folder: Path, _table: Path) -> None:
     predictor = Predictor(folder, device="cpu")
     predictor.probabilities(torch.zeros((2, *predictor.shape)))
-    make_report([folder])
+
+
+def export_to_label_studio(folder: Path, _table: Path) -> None:
+    with (folder / "labels.csv").open() as file:
+        add_sample_content(folder, [{"true": "", **row} for row in csv.DictReader(file)], "label-studio")
+
+
+# Each reads a run as a command does. What one of them rejects, the others must not stumble over.
+COMMANDS = (check_resume, predict_with, lambda folder, _: make_report([folder]), export_to_label_studio)
 
 
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "metrics.jsonl", "encoder.json"])
@@ -547,10 +558,11 @@ def test_wrong_types_in_json_files(name: str, finished: Path, table: Path, tmp_p
         for value in (WRONG_VALUES[number % len(WRONG_VALUES)], WRONG_VALUES[(number + 5) % len(WRONG_VALUES)]):
             changed = replace_at(content, path, value)
             (files.path / name).write_text("\n".join([json.dumps(changed), *lines[1:]]))
-            try:
-                read_everything(files.path, table)
-            except InputError as error:
-                messages.append(str(error))
+            for read in COMMANDS:
+                try:
+                    read(files.path, table)
+                except InputError as error:
+                    messages.append(str(error))
     assert len(messages) > 5
     assert not any("\n" in message for message in messages)
 
@@ -583,6 +595,19 @@ def test_wrong_confusion_is_named(value: dict[str, Any], finished: Path, tmp_pat
     with pytest.raises(InputError) as error:
         make_report([files.path])
     check_message(error, "confusion.json")
+
+
+@pytest.mark.parametrize("config", [{"kind": "all"}, {"kind": "text"}, {"kind": "table", "columns": []}])
+def test_damaged_encoder_ends_in_one_line(
+    config: dict[str, Any], finished: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    files = copy_run(finished, tmp_path / "run")
+    (files.path / "digests.json").unlink()
+    (files.path / "encoder.json").write_text(json.dumps(config))
+    for words in (f"report {files.path} -o {tmp_path / 'x.html'}", f"labels {files.path} --format label-studio"):
+        result = run_cli(words.split(), capsys)
+        assert result.code == (0 if config.get("columns") == [] else 2)
+        assert "encoder.json" in (result.err or (tmp_path / "x.html").read_text())
 
 
 @pytest.mark.parametrize("value", ["x", [], None, 0, -1, float("nan"), float("inf"), True])

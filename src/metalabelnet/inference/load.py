@@ -50,6 +50,7 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
     if rows is None:
         rows = _placeholder_rows(tuple(metadata["shape"]), tuple(metadata["classes"]))
     rows = rows.to(select_device(run))
+    encoder = files.encoder()
     problem = Problem(
         train=rows,
         clean=rows,
@@ -57,7 +58,7 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
         test=rows,
         holds_out=False,
         noise_rate=float("nan"),
-        encoder_config=files.encoder_config(),
+        encoder_config=None if encoder is None else encoder.to_json(),
     )
     method = build_method(run, problem)
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from metalabelnet.data.disk_tensor import chunk_size
-from metalabelnet.data.encoders import EmbeddingEncoder, ImageEncoder, encoder_from_json
+from metalabelnet.data.encoders import EmbeddingEncoder, ImageEncoder
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.data.files.embedded_images import sample_id
 from metalabelnet.errors import InputError
@@ -86,12 +86,10 @@ class Predictor:
     def __init__(self, folder: Path, *, net: str | None = None, device: str = "auto") -> None:
         self.files = RunFolder(folder)
         self.files.summary()  # raises InputError if the run is not finished
-        metadata, encoder_config = self.files.metadata(), self.files.encoder_config()
+        metadata = self.files.metadata()
         self.classes, self.shape = tuple(metadata["classes"]), tuple(metadata["shape"])
-        self.encoder: Encoder | None = None
-        if encoder_config is not None:
-            self.encoder = encoder_from_json(encoder_config, folder / "encoder.json")
-        elif len(self.shape) == 3:
+        self.encoder = self.files.encoder()
+        if self.encoder is None and len(self.shape) == 3:
             self.encoder = ImageEncoder(self.shape, None)
         if self.encoder is not None and self.encoder.shape != self.shape:
             raise InputError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metalabelnet.data import load
-from metalabelnet.data.encoders.embeddings import embed_images
+from metalabelnet.data.encoders.embeddings import EmbeddingEncoder, embed_images
 from metalabelnet.data.files.list_data import is_folder_or_table
 from metalabelnet.data.files.listing import shorten_list
 from metalabelnet.errors import InputError
@@ -48,14 +48,13 @@ def relabel(folder: Path, data: str, data_dir: Path | None = None) -> LabelTable
     metadata = files.metadata()
     if is_folder_or_table(Path(data)):
         raise InputError(f"{data} is a folder or a table: use metalabelnet predict {folder} {data}")
-    encoder_config = files.encoder_config() or {}
-    kind = encoder_config.get("kind")
-    if kind in NEEDS_TABLE:
-        raise InputError(f"{data}: {NEEDS_TABLE[kind]}; use metalabelnet predict {folder} TABLE")
+    encoder = files.encoder()
+    if encoder is not None and encoder.kind in NEEDS_TABLE:
+        raise InputError(f"{data}: {NEEDS_TABLE[encoder.kind]}; use metalabelnet predict {folder} TABLE")
     classes = tuple(metadata["classes"])
     loaded = load(data, data_dir, classes=classes, noisy=True)
-    if loaded.train.is_image and encoder_config.get("encoder"):
-        loaded = embed_images(loaded, encoder_config["encoder"], folder=data_dir, device=torch.device("cpu"))
+    if loaded.train.is_image and isinstance(encoder, EmbeddingEncoder):
+        loaded = embed_images(loaded, encoder.name, folder=data_dir, device=torch.device("cpu"))
     rows = loaded.train
     if rows.classes != classes:
         raise InputError(

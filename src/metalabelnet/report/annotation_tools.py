@@ -41,17 +41,16 @@ def add_sample_content(run: Path, rows: Sequence[Row], tool: str) -> tuple[list[
         Messages for the user.
     """
     files = RunFolder(run)
-    encoder_config, data = files.encoder_config() or {}, Path(str(files.metadata()["run"]["data"]))
-    kind = encoder_config.get("kind")
-    if kind == "image":
-        paths, reason = (
-            _image_paths(run, data, rows) if encoder_config.get("column") else ({}, _folder_problem(data, tool))
-        )
+    encoder, data = files.encoder(), Path(str(files.metadata()["run"]["data"]))
+    if encoder is None:
+        return list(rows), []
+    if encoder.kind == "image":
+        paths, reason = _image_paths(run, data, rows) if encoder.columns else ({}, _folder_problem(data, tool))
         files_by_index = {int(row["index"]): row["id"] for row in rows} | paths
         if tool == "fiftyone" or reason:
             with_file = [{**row, "file": "" if reason else files_by_index[int(row["index"])]} for row in rows]
             return with_file, _messages(reason)
-        folder = Path(os.path.abspath(data.parent if encoder_config.get("column") else data))  # noqa: PTH100
+        folder = Path(os.path.abspath(data.parent if encoder.columns else data))  # noqa: PTH100
         relative = {index: _relative_path(folder.parent, folder / path) for index, path in files_by_index.items()}
         note = (
             "Label Studio reads the images as local files: "
@@ -60,7 +59,7 @@ def add_sample_content(run: Path, rows: Sequence[Row], tool: str) -> tuple[list[
             f"and add {folder} as local storage"
         )
         return [{**row, "file": relative[int(row["index"])]} for row in rows], [note]
-    if kind in ("text", "table") and tool == "label-studio":
+    if tool == "label-studio":
         texts, reason = _sample_texts(run, rows)
         return [{**row, "sample": texts.get(int(row["index"]), "")} for row in rows], _messages(reason)
     return list(rows), []

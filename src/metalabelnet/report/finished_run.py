@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from metalabelnet.data.encoders import Encoder
+
 MAX_SUSPECTS = 30
 PairCounts = Counter[tuple[int, int]]
 
@@ -57,8 +59,8 @@ class FinishedRun:
         Content of run.json.
     settings : dict
         Settings of the run: `metadata["run"]`.
-    encoder_config : dict or None
-        Content of encoder.json.
+    encoder : Encoder or None
+        The encoder of the samples; None if they were tensors already.
     summary : dict
         Content of summary.json.
     metrics : list of dict
@@ -79,7 +81,7 @@ class FinishedRun:
     path: Path
     metadata: dict[str, Any]
     settings: dict[str, Any]
-    encoder_config: dict[str, Any] | None
+    encoder: Encoder | None
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
     classes: tuple[str, ...]
@@ -119,7 +121,7 @@ def read_run(folder: Path) -> FinishedRun:
         path=folder,
         metadata=metadata,
         settings=metadata["run"],
-        encoder_config=files.encoder_config(),
+        encoder=files.encoder(),
         summary=summary,
         metrics=files.metrics(),
         classes=classes,

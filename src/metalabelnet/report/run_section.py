@@ -124,7 +124,7 @@ def _details(run: FinishedRun) -> Html:
 
 def _shape(run: FinishedRun) -> str:
     shape = run.metadata["shape"]
-    kind = (run.encoder_config or {}).get("kind", "image" if len(shape) == 3 else "features")
+    kind = run.encoder.kind if run.encoder is not None else "image" if len(shape) == 3 else "features"
     return f"{kind}, {'×'.join(map(str, shape))} values"
 
 
@@ -133,7 +133,8 @@ def _net(run: FinishedRun) -> str:
     own, name = run.metadata["own_net"], str(run.settings["net"])
     if own is not None or name != "auto":
         return str(own or name)
-    return f"{nets.default_net(tuple(run.metadata['shape']), (run.encoder_config or {}).get('kind'))} (auto)"
+    kind = None if run.encoder is None else run.encoder.kind
+    return f"{nets.default_net(tuple(run.metadata['shape']), kind)} (auto)"
 
 
 def _classes(run: FinishedRun, max_names: int = 20) -> Html:

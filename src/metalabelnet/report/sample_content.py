@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -94,9 +94,9 @@ def table_cells_of(
 
     Rows are found by id, and by row number where several rows share an id.
     """
-    if run.encoder_config is None:
-        raise InputError(f"{run.path} has no encoder.json: how {path} was read is unknown")
-    kind, columns = run.encoder_config["kind"], _columns(run.encoder_config)
+    if run.encoder is None or not run.encoder.columns:
+        raise InputError(f"{run.path} has no encoder.json that names columns: how {path} was read is unknown")
+    kind, columns = run.encoder.kind, run.encoder.columns
     requested = listing.Columns(
         kind=kind, samples=tuple(columns), label=run.settings.get("label"), id=run.settings.get("id")
     )
@@ -117,13 +117,6 @@ def table_cells_of(
         if cells_of is not None:
             found.append((one.index, cells_of))
     return kind, columns, found
-
-
-def _columns(encoder_config: dict[str, Any]) -> list[str]:
-    """The columns of a table that make up a sample."""
-    if encoder_config["kind"] == "table":
-        return [str(part["name"]) for part in encoder_config["columns"]]
-    return [str(encoder_config["column"])]
 
 
 def _from_arrays(run: FinishedRun, name: str, suspects: Sequence[Suspect]) -> Iterator[tuple[int, SampleContent]]:

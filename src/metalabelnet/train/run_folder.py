@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from metalabelnet.data.encoders import Encoder
     from metalabelnet.train.settings import Run
 
 
@@ -294,12 +295,14 @@ class RunFolder(DigestedFolder):
                 f"{file} is not a metalabelnet model ({reason}): copy the run folder again, or train again"
             ) from error
 
-    def encoder_config(self) -> dict[str, Any] | None:
-        """Return the content of encoder.json; None if the samples were tensors already."""
+    def encoder(self) -> Encoder | None:
+        """Return the encoder of encoder.json; None if the samples were tensors already."""
+        from metalabelnet.data.encoders import encoder_from_json
+
         file = self.path / "encoder.json"
         if not self.has(file.name):
             return None
-        return json_files.parse_object(file, self.read(file.name), json_files.ENCODER)
+        return encoder_from_json(json_files.parse_object(file, self.read(file.name), json_files.ENCODER), file)
 
     def temperature(self) -> float:
         """Return the temperature that the logits are divided by for calibrated probabilities."""
