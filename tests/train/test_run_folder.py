@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -278,6 +279,21 @@ def test_huge_learning_rate_raises_divergence_error(method: str, data: Path, tmp
     for file in (tmp_path / "run").rglob("state.pt"):
         assert all(torch.isfinite(t).all() for t in tensors(checkpoints.load(file, torch.device("cpu"))))
     assert not RunFolder(tmp_path / "run").finished
+
+
+def test_predictions_that_overflow_raise_divergence_error(data: Path) -> None:
+    """One step: the weights are finite, the predictions after it are not; later, features would be NaN."""
+    with pytest.raises(DivergenceError, match="the loss on clean samples is nan after epoch 0: try a lower lr"):
+        train(tiny_run(data, "metalabelnet-plus", net="mlp", batch_size=80, lr=1e25))
+
+
+@pytest.mark.parametrize("solve", [torch.linalg.inv, lambda matrix: np.linalg.inv(matrix.numpy())])
+def test_singular_matrix_raises_divergence_error(
+    solve: Callable[[Tensor], object], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CrossEntropy, "begin_epoch", lambda _self, _epoch: solve(torch.zeros(3, 3)))
+    with pytest.raises(DivergenceError, match=r"cross-entropy: a linear system cannot be solved \(.*\), because"):
+        train(tiny_run(data, "cross-entropy"))
 
 
 def test_resume_rejects_a_changed_default(tmp_path: Path) -> None:

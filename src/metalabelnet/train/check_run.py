@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from metalabelnet.train.settings import Run
 
 MAX_EPOCHS, MAX_SAMPLES, MAX_SEED, MAX_WORKERS = 10**6, 10**12, 2**63 - 1, 1024
+# Of numbers that are 0 or more. Beyond them, training cannot converge or a product overflows.
+MAXIMA = {"memory_limit": 1e9, "weight_decay": 1.0, "strong_weight": 1e3, "mixup": 1e3}
 
 
 def check_run(run: Run) -> None:
@@ -93,8 +95,6 @@ def _check_read_options(run: Run) -> None:
         raise InputError(f"{option} changes given labels, not those of --annotations {run.annotations}: leave one out")
     if run.image_size is not None and not 4 <= run.image_size <= 1024:
         raise InputError(f"image-size {run.image_size} is out of range: choose from 4 to 1024")
-    if run.memory_limit is not None and not (math.isfinite(run.memory_limit) and run.memory_limit >= 0):
-        raise InputError(f"memory-limit {run.memory_limit} is not valid: give a number of GiB that is 0 or more")
     if run.pretrained is not None and not run.net.startswith(("timm:", "torchvision:")):
         raise InputError(f"pretrained weights are for networks of timm or torchvision, not for {run.net!r}")
 
@@ -134,8 +134,9 @@ def _check_numbers(run: Run) -> None:
     _check_counts(run)
     if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format in ("npz", "packed")):
         raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
-    if any(epoch < 0 for epoch in run.lr_milestones):
-        raise InputError(f"lr-milestones {','.join(map(str, run.lr_milestones))}: give epochs that are 0 or more")
+    for epoch in run.lr_milestones:
+        if not 0 <= epoch <= MAX_EPOCHS:
+            raise InputError(f"lr-milestones {str(epoch)[:40]} is out of range: choose from 0 to {MAX_EPOCHS}")
     if METHODS[run.method].traits.has_warmup and run.warmup >= run.epochs:
         raise InputError(
             f"warmup {run.warmup} is too large for {run.epochs} epochs of {run.method}: the maximum is {run.epochs - 1}"
@@ -148,10 +149,10 @@ def _check_recipe(run: Run) -> None:
         raise InputError(f"lr {run.lr} is not a positive number")
     if not 0 <= run.momentum < 1:
         raise InputError(f"momentum {run.momentum} is not in [0, 1)")
-    for name in ("weight_decay", "strong_weight", "mixup"):
+    for name, maximum in MAXIMA.items():
         value = getattr(run, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name.replace('_', '-')} {value} is not a number that is 0 or more")
+        if value is not None and not 0 <= value <= maximum:
+            raise InputError(f"{name.replace('_', '-')} {value} is out of range: choose from 0 to {maximum:g}")
     for name in ("ema", "label_smoothing", "select_from"):
         if not 0 <= getattr(run, name) < 1:
             raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is not in [0, 1)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -188,6 +189,8 @@ class TrainingLoop:
     def evaluate(self, outputs: EpochOutputs) -> None:
         """Add the metrics of the epoch to the history, and keep the weights if it is the best epoch so far."""
         accuracy, loss = accuracy_and_loss(outputs.validation, self.problem.validation.true)
+        if not math.isfinite(loss):  # the weights are finite, but a product of them is not
+            raise DivergenceError(f"the loss on clean samples is {loss} after epoch {self.epoch}: try a lower lr")
         metrics: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping  # noqa: TC003  (evaluated by get_type_hints)
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from metalabelnet.run_options import (
 from metalabelnet.train.check_run import MAX_EPOCHS, check_run
 
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
+MAX_SETTING = 10**9  # of a method; beyond it, products overflow in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +308,6 @@ def _convert(method: str, name: str, value: Any, types: Mapping[str, Any]) -> An
         number = kind(text)
     except ValueError:
         raise InputError(f"{name}={text}: give {' or '.join(['a number', *words])}") from None
-    if not math.isfinite(number) or number < 0:
-        raise InputError(f"{name}={text}: give a number that is 0 or more")
+    if not 0 <= number <= MAX_SETTING:
+        raise InputError(f"{name}={text[:40]}: give a number from 0 to {MAX_SETTING:g}")
     return number

@@ -6,11 +6,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from metalabelnet.core.ranks import current_world
 from metalabelnet.engine import tf32_and_cudnn_benchmark
-from metalabelnet.errors import InputError
+from metalabelnet.errors import DivergenceError, InputError
 from metalabelnet.methods import LogisticMethod
 from metalabelnet.train.build_method import find_method_class
 from metalabelnet.train.data_digest import compute_data_digest
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.train.result import Progress, Result
     from metalabelnet.train.settings import Run
+
+MAX_REASON_CHARACTERS = 100  # of an error in linear algebra
 
 
 def training_steps(
@@ -86,7 +89,14 @@ def training_steps(
                 **facts,
             )
         loop.restore()
-        return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
+        try:
+            return (yield from loop.steps(on_progress, stop, checkpoint_seconds))
+        except (torch.linalg.LinAlgError, np.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            reason = " ".join(str(error).split())[:MAX_REASON_CHARACTERS]
+            raise DivergenceError(
+                f"{run.method}: a linear system cannot be solved ({reason}), because features or predictions are too "
+                "large or not finite: try a lower lr"
+            ) from error
 
 
 def run_to_completion(steps: Generator[None, None, Result]) -> Result:
@@ -148,7 +158,7 @@ def train(
     RunStopped
         If `stop` returned True.
     DivergenceError
-        If a loss or a weight is not finite.
+        If a loss or a weight is not finite, or a linear system of the method cannot be solved.
 
     Examples
     --------
