@@ -182,7 +182,17 @@ def test_methods_are_measured_once_on_one_device(tmp_path: Path, monkeypatch: py
         measure_missing(tmp_path, {"gce": digits_run(method="gce", dtype="float64")}, log.append)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"seconds": 0, "device": "x", "dtype": "y"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"a": 1}', "[" * 100_000, '{"a": {"seconds": 1, "device": "x"}}'),
+        *(
+            f'{{"a": {{"seconds": {seconds}, "device": "x", "dtype": "y"}}}}'
+            for seconds in ("0", "NaN", "Infinity", "1e-308", 10**400, '"1"', "true", "null")
+        ),
+    ],
+    ids=lambda text: text[:30],
+)
 def test_damaged_times_raise_input_error(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(InputError, match=r"epoch-seconds\.json is damaged: restore it, or delete it to measure again"):

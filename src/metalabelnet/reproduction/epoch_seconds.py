@@ -18,6 +18,7 @@ from metalabelnet.atomic_write import write_atomically
 from metalabelnet.engine.cuda import device_name
 from metalabelnet.errors import InputError
 from metalabelnet.train import RunFolder, train
+from metalabelnet.train.json_files import has_type
 from metalabelnet.train.prepare import select_device
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "epoch-seconds.json"
 MEASURED_EPOCHS, MEASURED_WARMUP = 5, 2  # the first epoch of each phase compiles and is not counted
+MIN_EPOCH_SECONDS, MAX_EPOCH_SECONDS = 1e-6, 1e9
 
 
 def epochs_within(minutes: float, seconds_per_epoch: float) -> int:
@@ -98,12 +100,16 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
-        valid = all(
-            float(entry["seconds"]) > 0 and isinstance(entry["device"], str) and isinstance(entry["dtype"], str)
-            for entry in entries.values()
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        valid = False
-    if not valid:
+    except (OSError, ValueError, RecursionError):
+        entries = None
+    if not has_type(entries, dict[str, dict[str, Any]]) or not all(map(_is_entry, entries.values())):
         raise InputError(f"{file} is damaged: restore it, or delete it to measure again")
     return dict(entries)
+
+
+def _is_entry(entry: dict[str, Any]) -> bool:
+    types = {"seconds": float, "device": str, "dtype": str}
+    return (
+        all(name in entry and has_type(entry[name], kind) for name, kind in types.items())
+        and MIN_EPOCH_SECONDS <= entry["seconds"] <= MAX_EPOCH_SECONDS
+    )
