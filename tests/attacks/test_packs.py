@@ -91,6 +91,7 @@ def change_index(**changes: Any) -> Callable[[Path], None]:
         (change_index(shards=["shard-00000.bin"]), "its fields are not those of a pack"),
         (change_index(classes=3), "'int' object is not iterable"),
         (lambda pack: write_content(pack, "ids.json", b"[" * 200_000), "it is not JSON"),
+        (lambda pack: write_content(pack, "ids.json", rb'["\ud800"]'), "it is not JSON"),
     ],
 )
 def test_wrong_values_are_named(

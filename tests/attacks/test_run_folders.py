@@ -629,6 +629,20 @@ def test_resume_rejects_changed_facts(name: str, value: Any, stopped: Path, data
     check_message(error, "run.json")
 
 
+@pytest.mark.parametrize("command", ["labels", "report", "review"])
+def test_class_that_is_not_unicode_is_named(command: str, finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Half of a character cannot be written to any file."""
+    files = copy_run(finished, tmp_path / "run")
+    (files.path / "digests.json").unlink()
+    metadata = json.loads((files.path / "run.json").read_text())
+    (files.path / "run.json").write_text(json.dumps(metadata | {"classes": ["a", "b", "\ud800"]}))
+    more = ["--export", "labels"] if command == "review" else []
+    result = run_cli([command, str(files.path), "-o", str(tmp_path / "out"), *more], capsys)
+    assert result.code == 2
+    assert "run.json cannot be read (a text is not valid Unicode)" in result.err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("shape", [[], [0], [-3], [3, 0, 4], [2**40, 2**40]])
 def test_odd_shape_is_named(shape: list[int], finished: Path, tmp_path: Path, capsys: Capture) -> None:
     files = copy_run(finished, tmp_path / "run")

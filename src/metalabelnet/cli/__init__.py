@@ -79,8 +79,10 @@ def _describe_error(error: Exception, net: str | None) -> str:
     """Return one line about wrong input, a system error or an error in the user's network; nothing for other errors."""
     if isinstance(error, InputError):
         return str(error)
-    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+    if isinstance(error, UnicodeEncodeError):
         text = error.object[error.start : error.end][:20]
+        if error.encoding == "utf-8":
+            return f"{text!r} in a name is not valid Unicode and cannot be written: rename the file or the class"
         return f"{text!r} cannot be written in {error.encoding}: name a file with -o, or use a UTF-8 terminal"
     if isinstance(error, OSError):  # a full disk, a folder without write permission
         place = f"{error.filename}: " if error.filename else ""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -295,8 +296,8 @@ class ReviewStore:
     def _renumber_classes(self, db: sqlite3.Connection, classes: Sequence[str]) -> None:
         """Update the class numbers of verdicts if the classes of the data have changed."""
         try:
-            before = json.loads(self.get("classes", "[]"))
-        except (ValueError, RecursionError):
+            before = parse_json(self.get("classes", "[]").encode())
+        except ValueError:
             raise ReviewDatabaseError(self.path, "the class names are invalid") from None
         if before and before != list(classes):
             number = {name: k for k, name in enumerate(classes)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.json_text import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,9 +143,9 @@ def parse_object(file: Path, content: bytes, required: Fields, optional: Fields 
         If the content is not a JSON object, or a key is missing or has another type.
     """
     try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        reason = "too many nested lists" if isinstance(error, RecursionError) else str(error)[:MAX_REASON_CHARACTERS]
+        parsed = parse_json(content)
+    except ValueError as error:
+        reason = str(error)[:MAX_REASON_CHARACTERS]
         raise InputError(f"{file} cannot be read ({reason}): copy the run folder again, or train again") from error
     if not isinstance(parsed, dict):
         raise InputError(f"{file} is not a file of a metalabelnet run: it has no JSON object; train again")
@@ -199,6 +199,8 @@ def has_type(value: Any, expected: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(has_type(value, one) for one in arguments)
     if origin in (list, tuple):
+        if arguments[0] is float and isinstance(value, list) and {*map(type, value)} <= {float}:  # fast, for long lists
+            return True
         return isinstance(value, list | tuple) and all(has_type(item, arguments[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, dict) and all(has_type(item, arguments[1]) for item in value.values())

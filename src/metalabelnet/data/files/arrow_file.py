@@ -7,12 +7,12 @@ cells, as struct{bytes, path} or as bytes, become files (`embedded_images.py`), 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.files.embedded_images import EmbeddedImages
 from metalabelnet.errors import InputError, missing_package_error
+from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.input_files.regular_files import check_regular_file, open_regular_file
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def _files(path: Path) -> list[Path]:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         with open_regular_file(file) as opened:
-            content = json.loads(opened.read(MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+            content = parse_json(opened.read(MAX_JSON_BYTES))
+    except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({_one_line(error)}); write it again with save_to_disk") from error
     if not isinstance(content, dict):
         raise InputError(f"{file}: is not a JSON object; write it again with save_to_disk")
@@ -141,10 +141,10 @@ def _converter(schema: Any, column: str, file: Path) -> Callable[[Any, int], str
 def _class_names(schema: Any, column: str) -> list[str]:
     """Return the class names of a column of type ClassLabel; empty for other columns."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         feature = features[column]
         names = feature["names"] if feature["_type"] == "ClassLabel" else []
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []
 

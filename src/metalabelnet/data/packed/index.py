@@ -19,6 +19,7 @@ import numpy as np
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data.parts import CLEAN, LEFT_OUT, TRAIN
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ def read_index(folder: Path) -> Index:
     file = folder / INDEX
     try:
         with open_regular_file(file) as opened:
-            fields = json.loads(opened.read())
+            fields = parse_json(opened.read())
         version = fields.pop("version") if fields.pop("format") == FORMAT else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(file, "it is not the index of a pack") from error
     if version != VERSION:
         raise InputError(
@@ -199,8 +200,8 @@ def read_ids(folder: Path, index: Index, count: int) -> list[str]:
     """Return the id of each image."""
     content = _read_checked(folder, IDS, index)
     try:
-        ids = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        ids = parse_json(content)
+    except ValueError as error:
         raise _damaged(folder / IDS, "it is not JSON") from error
     if not isinstance(ids, list) or len(ids) != count or not all(isinstance(name, str) for name in ids):
         raise _damaged(folder / IDS, f"it is not a list of {count} ids")

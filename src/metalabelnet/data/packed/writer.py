@@ -26,6 +26,7 @@ from metalabelnet.data.parts import TRAIN
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.input_files.image_decoding import decode_image
 from metalabelnet.input_files.image_files import describe_error
+from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.input_files.regular_files import open_regular_file
 
 if TYPE_CHECKING:
@@ -145,9 +146,9 @@ def _find_finished(folder: Path, digest: str, samples: int) -> list[_Shard]:
     while (name := _DESCRIPTION.format(len(shards))) in names:
         try:
             with open_regular_file(folder / name) as file:
-                shard = _Shard(**json.loads(file.read()))
+                shard = _Shard(**parse_json(file.read()))
             shard.check(shards[-1].end if shards else 0, (folder / shard_name(len(shards))).stat().st_size)
-        except (ValueError, TypeError, RecursionError, FileNotFoundError) as error:
+        except (ValueError, TypeError, FileNotFoundError) as error:
             raise InputError(f"{folder / name} is damaged: remove {folder} and pack the images again") from error
         if shard.source_digest != digest or shard.end > samples:
             raise InputError(
