@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.engine.cuda import device_name
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.train import RunFolder, train
 from metalabelnet.train.json_files import has_type
 from metalabelnet.train.prepare import select_device
@@ -99,8 +100,8 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
     if not file.is_file():
         return {}
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        entries = parse_json(file.read_bytes())
+    except (OSError, ValueError):
         entries = None
     if not has_type(entries, dict[str, dict[str, Any]]) or not all(map(_is_entry, entries.values())):
         raise InputError(f"{file} is damaged: restore it, or delete it to measure again")

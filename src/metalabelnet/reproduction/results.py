@@ -25,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,13 @@ from typing import TYPE_CHECKING, Any
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.data import ReadOptions
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import field
 from metalabelnet.reproduction.tuned_on import tuned_on
+from metalabelnet.train.check_run import MAX_EPOCHS
+from metalabelnet.train.json_files import has_type
 from metalabelnet.train.settings import Run, make_run, make_settings
 
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     from metalabelnet.train.run_folder import RunFolder
 
 ResultLine = dict[str, Any]
-_Types = dict[str, type | tuple[type, ...]]
+Fields = dict[str, Any]  # the type of the value of each key
 
 # Fields of a run that are not part of its identity.
 MACHINE_FIELDS = ("data_dir", "device")
@@ -75,15 +79,18 @@ SUMMARY_KEYS = (  # the part of summary.json that the settings do not contain
 )
 
 # What tables, figures and runtime estimates read from a line, with its JSON types.
-_REQUIRED: _Types = {"date": str, "settings": dict, "summary": (dict, type(None)), "versions": dict}
-_OPTIONAL: _Types = {"method_settings": dict, "curves": dict, "losses": dict, "concurrent": int}
-_OPTIONAL |= dict.fromkeys(("failure", "tuned_on", "superseded"), str)
-_SETTINGS: _Types = {"data": str, "method": str, "noise": str, "net": str}
-_SETTINGS |= dict.fromkeys(("epochs", "warmup", "batch_size", "seed"), int)
-_SUMMARY: _Types = {"seconds": (int, float)}
-_SUMMARY |= dict.fromkeys(("test_accuracy", "test_accuracy_last"), (int, float, type(None)))
-_CURVES: _Types = {"test_accuracy": list}
-_LABEL_CHANGE: _Types = {"from": int, "mean": list, "std": list}
+_REQUIRED: Fields = {"date": str, "settings": dict[str, Any], "summary": dict[str, Any] | None}
+_REQUIRED |= {"versions": dict[str, Any], "commit": str | None}
+_OPTIONAL: Fields = {"method_settings": dict[str, Any], "curves": dict[str, Any], "losses": dict[str, Any]}
+_OPTIONAL |= {"concurrent": int, **dict.fromkeys(("failure", "tuned_on", "superseded"), str)}
+_SETTINGS: Fields = {"data": str, "method": str, "noise": str, "net": str, "seed": int, "batch_size": int}
+_SETTINGS |= dict.fromkeys(("epochs", "warmup"), int)
+_SUMMARY: Fields = {"seconds": float} | dict.fromkeys(("test_accuracy", "test_accuracy_last"), float | None)
+_OPTIONAL_SUMMARY: Fields = {"samples": dict[str, int]}
+_CURVES: Fields = {"test_accuracy": list[float]}
+_LABEL_CHANGE: Fields = {"from": int, "mean": list[float], "std": list[float]}
+_LOSSES: Fields = dict.fromkeys(("tau", "train_before", "meta", "train_after"), list[float])
+_LOSSES |= dict.fromkeys(("meta_at_theta", "meta_at_theta_hat", "meta_at_new_theta_hat", "new_theta_hat_at"), float)
 
 
 def parse_lines(file: Path, content: bytes, *, skip: int) -> Iterator[ResultLine]:
@@ -98,8 +105,8 @@ def parse_lines(file: Path, content: bytes, *, skip: int) -> Iterator[ResultLine
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            line = parse_json(text)
+        except ValueError:
             line = None
         if not (isinstance(line, dict) and _is_result(line)):
             raise InputError(f"{file}, line {number}: not a result of a run; remove the line")
@@ -107,27 +114,42 @@ def parse_lines(file: Path, content: bytes, *, skip: int) -> Iterator[ResultLine
 
 
 def _is_result(line: ResultLine) -> bool:
-    optional = {name: line[name] for name in _OPTIONAL if line.get(name) is not None}
+    line = {name: value for name, value in line.items() if value is not None or name in _REQUIRED}
     return (
-        _has(line, _REQUIRED)
-        and "commit" in line
-        and _has(optional, {name: _OPTIONAL[name] for name in optional})
-        and _has(line["settings"], _SETTINGS)
-        and isinstance(line["settings"].get("settings", {}), dict)
-        and (line["summary"] is None or _has(line["summary"], _SUMMARY))
-        and ("curves" not in optional or _are_curves(optional["curves"], line["settings"]))
+        _has(line, _REQUIRED, _OPTIONAL)
+        and line.get("concurrent", 1) > 0
+        and _has(line["settings"], _SETTINGS, {"settings": dict[str, Any]})
+        and max(line["settings"]["epochs"], line["settings"]["warmup"]) <= MAX_EPOCHS
+        and (line["summary"] is None or _has(line["summary"], _SUMMARY, _OPTIONAL_SUMMARY))
+        and ("curves" not in line or _are_curves(line["curves"], line["settings"]))
+        and ("losses" not in line or _are_losses(line["losses"]))
     )
 
 
 def _are_curves(curves: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Whether the curves reach the end of warm-up and the changes of the soft labels, if any, are complete."""
     change = curves.get("label_change")
-    complete = change is None or (isinstance(change, dict) and _has(change, _LABEL_CHANGE))
+    complete = change is None or (
+        isinstance(change, dict) and _has(change, _LABEL_CHANGE) and 0 <= change["from"] <= MAX_EPOCHS
+    )
     return complete and _has(curves, _CURVES) and len(curves["test_accuracy"]) >= settings["warmup"]
 
 
-def _has(mapping: Mapping[str, Any], types: _Types) -> bool:
-    return all(name in mapping and isinstance(mapping[name], kind) for name, kind in types.items())
+def _are_losses(losses: Mapping[str, Any]) -> bool:
+    """Whether the losses along a step have one value for each position."""
+    curves = ("tau", "train_before", "meta", "train_after")
+    return _has(losses, _LOSSES) and len({len(losses[name]) for name in curves}) == 1
+
+
+def _has(mapping: Mapping[str, Any], required: Fields, optional: Fields | None = None) -> bool:
+    """Whether the values have these types, and those that are numbers are finite."""
+    types = {name: kind for name, kind in (optional or {}).items() if name in mapping} | required
+    return all(
+        name in mapping
+        and has_type(mapping[name], kind)
+        and (not isinstance(mapping[name], float) or math.isfinite(mapping[name]))
+        for name, kind in types.items()
+    )
 
 
 def stored_settings(spec: RunSpec, **execution: Any) -> dict[str, Any]:
