@@ -37,7 +37,10 @@ def epoch_metrics(epochs: int = 120, start: int = 44) -> list[dict[str, Any]]:
 
 def result_line(spec: RunSpec, accuracy: float | None = 78.0, *, curves: bool = False, **more: Any) -> dict[str, Any]:
     """The line of a run with this test accuracy, or of a failed run if it is None."""
-    metadata = {**METADATA, "method_settings": vars(make_settings(spec.fields["method"], spec.fields.get("settings", {})))}
+    metadata = {
+        **METADATA,
+        "method_settings": vars(make_settings(spec.fields["method"], spec.fields.get("settings", {}))),
+    }
     if accuracy is None:
         return make_result_line(spec, metadata=metadata, failure="the loss is nan", **more)
     summary = {
