@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import metalabelnet
 from cli_runner import TINY, run_cli
 from metalabelnet.data import DATASETS
 from metalabelnet.methods import METHODS
+from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.noise import NOISE_KINDS
 from metalabelnet.train import RunFolder, RunStopped, train
 from tiny_data import folder_contents, table_samples, tiny_run, write_npz
@@ -272,6 +274,15 @@ def test_divergence_gives_one_line(capsys: Capture, work_dir: Path) -> None:
     assert output.code == 1
     last = output.err.splitlines()[-1]
     assert re.fullmatch(r"metalabelnet: .* at step \d+ of epoch 0 with learning rate 1e\+30; .*: try a lower lr", last)
+    assert "Traceback" not in output.err
+
+
+def test_too_little_memory_gives_one_line(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CrossEntropy, "begin_epoch", lambda _self, _epoch: torch.zeros(1 << 60))
+    output = run_cli(arguments("run"), capsys)
+    assert output.code == 2
+    last = output.err.splitlines()[-1]
+    assert re.fullmatch(r"metalabelnet: not enough memory \(.*\): use a smaller network, batch size or data set", last)
     assert "Traceback" not in output.err
 
 

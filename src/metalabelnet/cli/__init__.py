@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # in errors of CUDA and of the CPU
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 success, 1 diverged or lost a rank, 2 wrong input, 130 interrupted.
@@ -93,7 +95,7 @@ def _describe_error(error: Exception, net: str | None) -> str:
     if in_user_code is not None:
         return str(in_user_code)
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+    if isinstance(error, MemoryError) or any(phrase in text for phrase in OUT_OF_MEMORY):
         return f"not enough memory ({text[:150] or 'out of memory'}): use a smaller network, batch size or data set"
     return ""
 
