@@ -84,11 +84,11 @@ class Forker:
 class Spawned:
     """A command that runs in a new process: the interface of `Forked`, but it starts seconds later."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path, **environment: str) -> None:
         self.err, self.out = folder / "err.txt", folder / "out.txt"
-        program = [sys.executable, "-m", "metalabelnet", *arguments]
+        program, env = [sys.executable, "-m", "metalabelnet", *arguments], {**ENVIRONMENT, **environment}
         with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(program, stdout=out, stderr=err, env=ENVIRONMENT, start_new_session=True)
+            self.process = subprocess.Popen(program, stdout=out, stderr=err, env=env, start_new_session=True)
         self.pid = self.process.pid
 
     def send(self, number: signal.Signals) -> None:

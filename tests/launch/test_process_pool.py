@@ -107,7 +107,7 @@ def test_every_run_has_one_thread(jobs: list[Job], monkeypatch: pytest.MonkeyPat
         seen.append(torch.get_num_threads())
         return process_pool.Outcome(summary={})
 
-    monkeypatch.setattr(process_pool, "_run_job", watch)
+    monkeypatch.setattr(process_pool, "run_job", watch)
     torch.set_num_threads(2)
     try:
         train_all(jobs)

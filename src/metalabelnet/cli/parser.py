@@ -184,10 +184,19 @@ def _add_compare(parser: Parser) -> None:
     add("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
     add("--seeds", type=int, default=3, metavar="N", help="runs per method, with seeds from --seed on (default: 3)")
     add("--jobs", type=int, metavar="N", help="parallel runs (default: one per CPU core; 1 on a GPU)")
+    _add_cluster(parser)
     text = "folder for the run folders, the table and the plot (default: runs/ and a name made from the settings)"
     add("--out", type=Path, metavar="DIR", help=text)
     add("--resume", action="store_true", help="keep finished runs and resume the others")
     _add_log(parser)
+
+
+def _add_cluster(parser: Parser) -> None:
+    add = parser.add_argument
+    text = "train the runs on a Ray cluster: ray (that of this machine, else a local one) or ray:HOST:PORT"
+    add("--cluster", metavar="ray[:ADDRESS]", help=text)
+    text = "with --cluster: share of a GPU for each run, such as 0.25 (default: 1 if the cluster has GPUs)"
+    add("--gpus-per-run", type=float, metavar="X", help=text)
 
 
 def _add_log(parser: Parser) -> None:
@@ -312,6 +321,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--order", choices=("given", "cheapest"), default="given", help=text)
     add("--concurrent", type=int, metavar="N", help="concurrent runs on one device (default: 8 on CUDA, else 1)")
     add("--jobs", type=int, metavar="N", help="on CPU: parallel runs, in processes with one thread each (default: 1)")
+    _add_cluster(parser)
     add("--results", type=Path, metavar="DIR", help="folder of the result files, one line per run (default: results)")
     add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
     add("--figures", type=Path, metavar="DIR", help="folder for tables, figures (default: docs/results/reproduction)")

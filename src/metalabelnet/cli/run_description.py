@@ -25,11 +25,19 @@ COMPILED_STEPS = ", steps compiled (takes a minute or more the first time)"
 
 
 def check_and_describe_jobs(
-    console: Console, jobs: list[Job], workers: int, progress: ProgressDisplay, read_cache: ReadCache, *, resume: bool
+    console: Console,
+    jobs: list[Job],
+    workers: int,
+    progress: ProgressDisplay,
+    read_cache: ReadCache,
+    *,
+    resume: bool,
+    describe: bool = True,
 ) -> None:
     """Check the run folders, read the data, and print its notes and a description of the unfinished jobs.
 
     With feature noise from a noise probe the description is omitted: training the probe takes as long as a short run.
+    So it is without `describe`, for runs on a device that this machine does not have.
     """
     for job in jobs:
         RunFolder(job.folder).check(job.run, resume=resume)
@@ -39,7 +47,7 @@ def check_and_describe_jobs(
     run = unfinished[0].run
     for note in read_data(run, progress.download, progress.samples, read_cache).notes:
         console.log(note)
-    if run.noise.startswith("feature") and not run.noise_probs:
+    if not describe or (run.noise.startswith("feature") and not run.noise_probs):
         return
     problem = prepare(run, read_cache=read_cache)
     for line in _describe_jobs(unfinished, problem, workers):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # What `reproduce` uses for training only, with the default of each option.
 TRAINING_OPTIONS = {
     **dict.fromkeys(("data_dir", "noise_probs", "pretrained", "budget", "concurrent", "jobs", "out", "commit")),
+    **dict.fromkeys(("cluster", "gpus_per_run")),
     "order": "given",
     "device": "auto",
 }
@@ -55,6 +56,19 @@ def check_compared(methods: Sequence[str], settings: Sequence[str]) -> None:
             raise InputError(
                 f"--set {text}: {method} is not compared; leave it out, or choose METHOD from {', '.join(methods)}"
             )
+
+
+def check_cluster_options(args: argparse.Namespace) -> None:
+    """Raise InputError if an option of `compare` or `reproduce` has no effect with, or without, a cluster."""
+    if args.cluster is None:
+        if args.gpus_per_run is not None:
+            raise InputError(f"--gpus-per-run {args.gpus_per_run:g}: it is for --cluster; leave it out")
+        return
+    for option in ("jobs", "concurrent"):
+        if getattr(args, option, None) is not None:
+            raise InputError(f"--{option}: the resources of --cluster {args.cluster} decide; leave out --{option}")
+    if args.gpus_per_run is not None and args.device == "cpu":
+        raise InputError(f"--gpus-per-run {args.gpus_per_run:g}: --device cpu uses no GPU; leave out one of them")
 
 
 def check_labels_options(args: argparse.Namespace) -> None:

@@ -44,7 +44,7 @@ class Job:
 class Outcome:
     """The summary of a finished job, or the reason why it failed.
 
-    killed    its process was killed; the job may succeed if it is resumed
+    killed    its process was killed, or ended with an unexpected error; the job may succeed if it is resumed
     rejected  its settings, data or folder cannot be used
     busy      rejected because another process is training in its folder
     """
@@ -110,7 +110,7 @@ def train_all(
     if workers == 1 or len(jobs) == 1:
         with _one_thread():
             return [
-                _run_job(
+                run_job(
                     number,
                     job,
                     resume=resume,
@@ -175,7 +175,7 @@ def _outcome(future: Future[Outcome], *, stopped: bool) -> Outcome:
         return Outcome(failure=reason, killed=True)
 
 
-def _run_job(
+def run_job(
     number: int,
     job: Job,
     *,
@@ -218,7 +218,7 @@ def _run_job_in_worker(number: int, job: Job, *, resume: bool, checkpoint_second
     this = worker.current_worker()
     try:
         with this.running():
-            return _run_job(
+            return run_job(
                 number,
                 job,
                 resume=resume,

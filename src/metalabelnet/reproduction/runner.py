@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from metalabelnet.launch.ray_cluster import RayCluster
     from metalabelnet.reproduction.experiments import RunSpec
     from metalabelnet.reproduction.resources import Resources
     from metalabelnet.reproduction.results import ResultLine
@@ -43,19 +44,21 @@ def _train_group(
     *,
     workers: int,
     concurrent: int,
+    cluster: RayCluster | None,
     on_progress: Callable[[int, Progress | None], None],
     stop: Callable[[], bool],
     read_cache: ReadCache,
 ) -> list[Outcome]:
-    """Train these runs in worker processes, or concurrently on one device."""
+    """Train these runs on a cluster, in worker processes, or concurrently on one device."""
     options: Any = {
         "resume": True,
         "on_progress": on_progress,
         "stop": stop,
-        "read_cache": read_cache,
-        "keep_going": True,
         "checkpoint_seconds": CHECKPOINT_SECONDS,
     }
+    if cluster is not None:
+        return cluster.train_all(jobs, **options)
+    options |= {"read_cache": read_cache, "keep_going": True}
     if workers > 1 or len(jobs) == 1:
         return train_all(jobs, workers=workers, **options)
     return train_concurrently(jobs, concurrent=concurrent, **options)
@@ -84,6 +87,8 @@ class Runner:
         Number of runs that share a device. When one ends, the next starts.
     workers : int
         Number of processes with one thread each, for runs on a CPU.
+    cluster : RayCluster or None
+        Trains the runs in place of this machine, as many at a time as it can.
     budget : float or None
         Seconds. A run that is not expected to end within the budget is not started; a run in progress when it is used
         up is stopped.
@@ -103,20 +108,22 @@ class Runner:
         *,
         concurrent: int,
         workers: int = 1,
+        cluster: RayCluster | None = None,
         budget: float | None,
         cheapest_first: bool,
         log: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
         self.results, self.resources, self.out = results, resources, out
-        self.concurrent, self.workers, self.cheapest_first = concurrent, workers, cheapest_first
+        self.concurrent, self.cheapest_first = concurrent, cheapest_first
+        self.cluster, self.workers = cluster, workers if cluster is None else cluster.workers
         self.log, self._stop_requested = log, stop
         self.estimator = RuntimeEstimator(results.lines, resources.device_name)
         self.deadline = None if budget is None else time.monotonic() + budget
         self.failures: list[str] = []
         self.ended = self.total = 0
         self._last_heartbeat = time.monotonic()
-        self._read_cache = ReadCache(concurrent_runs=max(concurrent, workers))
+        self._read_cache = ReadCache(concurrent_runs=max(concurrent, workers))  # not used by the runs of a cluster
 
     def run(self, specs: Sequence[RunSpec]) -> int:
         """Run the specs without a result; returns the number of runs left when the budget is used up."""
@@ -248,6 +255,7 @@ class Runner:
                 [task.job for task in group],
                 workers=self.workers,
                 concurrent=concurrent,
+                cluster=self.cluster,
                 on_progress=report,
                 stop=self._stop,
                 read_cache=self._read_cache,

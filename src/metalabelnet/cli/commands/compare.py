@@ -11,10 +11,11 @@ from metalabelnet.cli.comparison import print_comparison
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
 from metalabelnet.cli.run_description import check_and_describe_jobs
-from metalabelnet.cli.unused_options import check_compared
+from metalabelnet.cli.unused_options import check_cluster_options, check_compared
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, unknown_name_error
-from metalabelnet.launch.process_pool import Job, train_all
+from metalabelnet.launch.process_pool import Job, Outcome, train_all
+from metalabelnet.launch.ray_cluster import RayCluster, connect
 from metalabelnet.methods import METHODS
 from metalabelnet.report.trackers import RunLog, parse_log_target
 from metalabelnet.train import RunFolder
@@ -23,6 +24,7 @@ from metalabelnet.train.prepare import select_device
 if TYPE_CHECKING:
     import argparse
 
+    from metalabelnet.report.trackers import LogTarget
     from metalabelnet.train import Progress
 
 MAX_SEEDS = 10_000
@@ -34,18 +36,33 @@ def compare(args: argparse.Namespace) -> None:
     targets = list(map(parse_log_target, args.log))
     first = build_run(args, method=names[0])
     check_compared(names, args.settings)
+    check_cluster_options(args)
     out = args.out or Path("runs") / f"compare-{run_folder_name(first, with_method=False)}"
     jobs = [
         Job(run=build_run(args, method=name, seed=first.seed + k), folder=out / f"{name}-seed{first.seed + k}")
         for k in range(args.seeds)
         for name in names
     ]
+    console = Console()
+    with connect(
+        args.cluster, device=first.device, cpus_per_run=first.workers or 1, gpus_per_run=args.gpus_per_run
+    ) as cluster:
+        outcomes = _train(args, console, jobs, targets, cluster)
+    print_comparison(console, out, jobs, outcomes)
+
+
+def _train(
+    args: argparse.Namespace, console: Console, jobs: list[Job], targets: list[LogTarget], cluster: RayCluster | None
+) -> list[Outcome]:
+    """Train all jobs and return their outcomes: on this machine, or on a cluster."""
+    first, names = jobs[0].run, {job.run.method for job in jobs}
     on_cpu = select_device(first).type == "cpu"
     workers = ((os.cpu_count() or 1) if on_cpu else 1) if args.jobs is None else args.jobs
     if workers < 1:
         raise InputError(f"jobs {workers} is too small: the minimum is 1")
-    console = Console()
     parallel = f"{min(workers, len(jobs))} in parallel" if min(workers, len(jobs)) > 1 else "one at a time"
+    if cluster is not None:
+        workers, parallel = cluster.workers, str(cluster)
     runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''} of {len(names)} method{'s' if len(names) > 1 else ''}"
     console.log(f"{first.data}, noise {first.noise}: {runs}, {parallel}")
     logs = [RunLog(targets, RunFolder(job.folder), console.log) for job in jobs]
@@ -58,10 +75,13 @@ def compare(args: argparse.Namespace) -> None:
             logs[number].update()
 
     with interruptible() as stop, console.progress(runs=len(jobs)) as display:
-        read_cache = ReadCache(concurrent_runs=min(workers, len(jobs)))
-        check_and_describe_jobs(console, jobs, workers, display, read_cache, resume=args.resume)
+        read_cache = ReadCache(concurrent_runs=1 if cluster else min(workers, len(jobs)))
+        known_device = cluster is None or not (on_cpu and cluster.gpus_per_run)
+        check_and_describe_jobs(console, jobs, workers, display, read_cache, resume=args.resume, describe=known_device)
         try:
-            outcomes = train_all(
+            if cluster is not None:
+                return cluster.train_all(jobs, resume=args.resume, on_progress=on_progress, stop=stop)
+            return train_all(
                 jobs,
                 resume=args.resume,
                 workers=workers,
@@ -73,7 +93,6 @@ def compare(args: argparse.Namespace) -> None:
         finally:
             for log in logs:
                 log.finish()
-    print_comparison(console, out, jobs, outcomes)
 
 
 def _method_names(args: argparse.Namespace) -> list[str]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
-from metalabelnet.cli.unused_options import check_reproduce_files, check_reproduce_options
+from metalabelnet.cli.unused_options import check_cluster_options, check_reproduce_files, check_reproduce_options
 from metalabelnet.errors import DivergenceError, InputError, RunStopped, unknown_name_error
+from metalabelnet.launch.ray_cluster import connect
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import markdown_blocks
 from metalabelnet.reproduction.epoch_seconds import measure_missing, read_epoch_seconds
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
+    from metalabelnet.launch.ray_cluster import RayCluster
+
 
 def reproduce(args: argparse.Namespace) -> None:
     """Train the runs without a stored result, then write tables and figures."""
     console = Console()
     check_reproduce_options(args)
+    check_cluster_options(args)
     if args.list:
         print_list(console, args)
         return
@@ -49,7 +53,8 @@ def reproduce(args: argparse.Namespace) -> None:
     check_selection(names, selection)
     if not args.tables_only:
         out = args.out or (smoke_folder or Path("runs")) / "reproduce"
-        _train(console, args, names, selection, Results(results_folder, args.dtype), out)
+        with connect(args.cluster, device=args.device, gpus_per_run=args.gpus_per_run) as cluster:
+            _train(console, args, names, selection, Results(results_folder, args.dtype), out, cluster)
     results = Results(results_folder, args.dtype)  # read again: another process may have added lines
     figures = args.figures or (smoke_folder or Path("docs") / "results") / "reproduction"
     _write_tables_and_figures(console, names, results, figures, selection)
@@ -65,6 +70,7 @@ def _train(
     selection: Selection,
     results: Results,
     out: Path,
+    cluster: RayCluster | None,
 ) -> None:
     """Train the missing runs, within the time budget."""
     deadline = math.inf if args.budget is None else time.monotonic() + 60 * args.budget
@@ -93,10 +99,10 @@ def _train(
         noise_probs=probs,
         pretrained=args.pretrained,
         device=args.device,
-        dtype=args.dtype,
+        dtype=args.dtype or (None if cluster is None else "bf16" if cluster.gpus_per_run else "float32"),
         commit=args.commit,
     )
-    concurrent = (8 if resources.on_cuda else 1) if args.concurrent is None else args.concurrent
+    concurrent = (8 if resources.on_cuda and cluster is None else 1) if args.concurrent is None else args.concurrent
     if args.jobs not in (None, 1) and (resources.on_cuda or args.concurrent is not None):
         raise InputError(f"jobs {args.jobs}: --jobs is for runs on a CPU; on a GPU use --concurrent")
     with interruptible() as stop:
@@ -106,6 +112,7 @@ def _train(
             out,
             concurrent=concurrent,
             workers=args.jobs or 1,
+            cluster=cluster,
             budget=None if args.budget is None else deadline - time.monotonic(),
             cheapest_first=args.order == "cheapest",
             log=console.log,
