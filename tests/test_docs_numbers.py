@@ -143,6 +143,31 @@ def test_table_of_informative_samples() -> None:
     assert f"<!-- begin: informative -->\n\n{table}\n\n<!-- end: informative -->" in page, f"run: {command}"
 
 
+def test_cost_of_clothing1m() -> None:
+    cost = load_benchmark("clothing1m_cost")
+    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    command = "python benchmarks/clothing1m_cost.py"
+    assert f"<!-- begin: clothing1m-cost -->\n\n{cost.table()}\n\n<!-- end: clothing1m-cost -->" in page, (
+        f"run: {command}"
+    )
+    compiled, eager = cost.measured_steps()
+    text = " ".join(page.split())
+    assert f"{compiled['ms']:.1f} ms and {compiled['MiB'] / 1024:.1f} GiB for a compiled step with 32 rows" in text
+    assert f"{eager['ms']:.1f} ms and {eager['MiB'] / 1024:.1f} GiB for an eager step by double backward" in text
+    assert f"{cost.decoded_per_second():.0f} JPEG files of 92 kB decoded per second" in text
+    assert f"With 16 of them a step takes {1000 * 64 / 16 / cost.decoded_per_second():.0f} ms" in text
+
+
+def test_counted_traffic_follows_the_formula() -> None:
+    """ResNet-50 has 23,508,032 weights before its last layer and 26,560 channels in 53 BatchNorm layers."""
+    for count in load_benchmark("clothing1m_cost").read_lines("streaming/rank_traffic.jsonl"):
+        assert count["weights"] == 23_508_032 + 14 * (2048 + 1)
+        assert count["gradients: bytes"] == 3 * 4 * count["weights"]
+        assert (count["BatchNorm: messages"], count["BatchNorm: bytes"]) == (7 * 53, 7 * 2 * 4 * 26_560)
+        own_rows = count["batch"] // count["ranks"]
+        assert count["logits and features: bytes"] == own_rows * 4 * (2048 + 4 * 14)
+
+
 def test_share_of_wrong_labels_among_informative_samples() -> None:
     lines = [json.loads(text) for text in (ROOT / "results" / "review" / "informative.jsonl").read_text().splitlines()]
     cell = [line for line in lines if (line["data"], line["noise"]) == ("digits", "feature:0.4")]

@@ -269,6 +269,14 @@ REFUSED = {
         },
         "--head": {"small.npz --head net.5": "--head net.5: the network is chosen automatically"},
         "--noise-probs": {"small.npz --noise-probs p.npy": "only feature noise uses class probabilities"},
+        "--jobs": {
+            "small.npz --jobs 2 --cluster ray": "--jobs: the resources of --cluster ray decide; leave out --jobs"
+        },
+        "--gpus-per-run": {
+            "small.npz --gpus-per-run 0.5": "--gpus-per-run 0.5: it is for --cluster; leave it out",
+            "small.npz --gpus-per-run 0.5 --cluster ray --device cpu": "--device cpu uses no GPU; leave out one of",
+        },
+        "--cluster": {"small.npz --cluster slurm": "unknown cluster 'slurm': choose ray, or ray:ADDRESS"},
     },
     "labels": {
         "--data-dir": {
@@ -300,6 +308,8 @@ REFUSED = {
                 **dict.fromkeys(("budget", "concurrent", "jobs"), "2"),
                 "order": "cheapest",
                 "device": "cpu",
+                "cluster": "ray",
+                "gpus-per-run": "0.5",
             }.items()
         },
         "--noise-probs": {
@@ -329,7 +339,7 @@ RECIPE = "--lr-schedule --lr-warmup --ema --strong-augment --strong-weight --mix
 OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype --out --resume"
 ALWAYS_USED = {
     "train": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --method --checkpoint-seconds --log",
-    "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --jobs --log",
+    "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --log",
     "labels": "-o --suspects --top --format --data --spreadsheet-safe",
     "predict": "-o --on-error --device",
     "pack": "-o --decode --image-size --on-error",

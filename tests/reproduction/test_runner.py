@@ -1,6 +1,7 @@
 """The runner on small runs: time budget, resume, concurrent runs, failures."""
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from metalabelnet.engine import Engine
 from metalabelnet.errors import InputError
 from metalabelnet.launch.process_pool import Job, Outcome
+from metalabelnet.launch.ray_cluster import connect
 from metalabelnet.reproduction import runner as module
 from metalabelnet.reproduction.experiments import RunSpec
 from metalabelnet.reproduction.resources import Resources
@@ -19,6 +21,7 @@ from metalabelnet.reproduction.runner import Runner
 from metalabelnet.reproduction.selection import Selection, run_specs
 from metalabelnet.train import RunFolder, RunStopped
 from metalabelnet.train.versions import versions
+from ray_stand_in import RayStandIn
 from sample_results import result_line
 
 SMOKE = Selection(smoke=True, cells=("uniform:0.4",), methods=("cross-entropy", "clean-only", "fine-tune"))
@@ -79,6 +82,19 @@ def test_shared_run_is_trained_once(tmp_path: Path) -> None:
     harness = RunnerHarness(tmp_path)
     assert harness.run(twice) == 0
     assert len(harness.results.lines) == 1
+
+
+def test_cluster_gives_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = RayStandIn()
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with connect("ray") as cluster:
+        on_cluster = RunnerHarness(tmp_path / "cluster", cluster=cluster)
+        assert on_cluster.run(three_specs()[:2]) == 0
+    here = RunnerHarness(tmp_path / "here")
+    here.run(three_specs()[:2])
+    assert comparable_lines(on_cluster.results) == comparable_lines(here.results)
+    assert ray.options["_train_in_worker"]["num_cpus"] == 1
 
 
 def test_resume_gives_same_results(tmp_path: Path) -> None:
