@@ -313,7 +313,7 @@ def test_killed_worker_of_ray(local_ray: str, jobs: list[Job]) -> None:
     assert killed.keys() == {0, 1}
     assert len(set(killed.values()) - {os.getpid()}) == 2
     assert all(outcome.summary for outcome in outcomes)
-    assert len(epochs) <= 3 * 60  # finished epochs were not trained again
+    assert len(epochs) <= 3 * 60 + len(killed)  # of each, at most the epoch whose checkpoint was not written yet
     others = [dataclasses.replace(job, folder=Path("pool") / job.folder.name) for job in jobs]
     train_all(others, workers=2)
     for job, other in zip(jobs, others, strict=True):
