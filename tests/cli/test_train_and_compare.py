@@ -158,7 +158,7 @@ def test_compare_when_a_run_diverges(capsys: Capture, work_dir: Path) -> None:
     assert output.code == 1
     assert output.out.splitlines()[3].split()[:2] == ["cross-entropy", "–"]
     assert "cross-entropy-seed0: " in output.err.splitlines()[-1]
-    assert "learning rate 9.82963e+29" in output.err.splitlines()[-1]
+    assert "after epoch 0 with learning rate 1e+30" in output.err.splitlines()[-1]
     assert "Traceback" not in output.err
 
 

@@ -190,7 +190,8 @@ class TrainingLoop:
         """Add the metrics of the epoch to the history, and keep the weights if it is the best epoch so far."""
         accuracy, loss = accuracy_and_loss(outputs.validation, self.problem.validation.true)
         if not math.isfinite(loss):  # the weights are finite, but a product of them is not
-            raise DivergenceError(f"the loss on clean samples is {loss} after epoch {self.epoch}: try a lower lr")
+            when = f"after epoch {self.epoch} with learning rate {self.method.lr_at(self.epoch):g}"
+            raise DivergenceError(f"the loss on clean samples is {loss} {when}: try a lower lr")
         metrics: dict[str, Any] = {
             "epoch": self.epoch,
             "phase": self.method.phase(),
