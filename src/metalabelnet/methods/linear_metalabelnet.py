@@ -10,7 +10,7 @@
     1. p_g for every row, by a model fitted without the row's fold. With several annotators it is fitted to the shares
        of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
     2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
-       annotator model
+       annotator model. λ of p_c is the one with which the pool predicts clean rows of held-out folds best
     3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
        Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
        implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
@@ -20,9 +20,9 @@
     5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
        the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
 
-With more than 5,000 training rows, steps 1 to 3 use 5,000 of them, which decide λ, ω and the trust. p_g, p_c, ℓ and the
-pools are then found again with two folds, on all rows, or on 100,000 of them if there are more: p_s of the others comes
-from the mean of the two W_k*. Step 5 uses all rows: that is one fit to all rows, and four to at most 100,000.
+With more than 5,000 training rows, 5,000 of them decide the λ of p_g. Steps 1 to 4 then use three folds and one step of
+gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
+W_k*. Step 5 uses all rows.
 
 If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If the corrected
 labels of the clean rows (by pools fitted without them) are right less often than the given ones, the label table keeps
@@ -43,6 +43,7 @@ from metalabelnet.core.logistic import TOLERANCE, differentiate_solution, fit_lo
 from metalabelnet.methods.label_likelihood import first_labels, label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
+    RELATIVE_DECAYS,
     FittedLabels,
     LogisticMethod,
     cross_fit,
@@ -64,12 +65,13 @@ CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
 # λ for soft labels relative to the mean squared length of a row, before the meta-objective changes it. For texts and
 # two classes it is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
 SOFT_LABEL_DECAY = 0.2
-SELECTION_ROWS = 5_000  # training rows that decide λ, ω and trust
-STUDENT_ROWS, STUDENT_FOLDS = 100_000, 2  # of the W_k*, where there are more training rows than decide
+SELECTION_ROWS = 5_000  # training rows that decide the λ of p_g
+STUDENT_ROWS = 100_000  # training rows of p_g and the W_k*
+FEW_FOLDS = 3  # where there are more than SELECTION_ROWS. Two would leave no clean rows to judge p_c
 META_STEPS = 2
 META_RATE = 0.3  # of gradient descent on L, a sum over clean rows
 MAX_META_STEP = 0.7  # of log λ, log ω and trust
-TRUST_PRECISION, LOG_PRECISION = 4.0, 1.0  # of the Gaussian priors on the change of trust, and of log λ and log ω
+PRIOR_PRECISION = np.array([4.0, 4.0, 4.0, 1.0, 1.0])  # of the Gaussian priors on the changes of trust, log ω and log λ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,23 +100,16 @@ class LinearMetaLabelNet(LogisticMethod):
         """Run steps 1 to 5 of the module's description."""
         f = self.features()
         n, X, rows = f.n, f.X, np.arange(len(f.given))
-        part = f if n <= SELECTION_ROWS else f.subset(SELECTION_ROWS, f.folds)[0]
-        first = yield from _fit_first_labels(part)
+        part, chosen = f, None
+        if n > SELECTION_ROWS:
+            chosen = yield from _fit_first_labels(f.subset(SELECTION_ROWS, FEW_FOLDS)[0])
+            part, rows = f.subset(STUDENT_ROWS, FEW_FOLDS)
+        first = yield from _fit_first_labels(part, chosen)
         sources = yield from self._label_sources(part, first)
         decay = SOFT_LABEL_DECAY * f.mean_square
-        found = yield from _meta_learn(part, sources, decay, first.W)
+        found = yield from _meta_learn(part, sources, decay, first.W, META_STEPS if n <= SELECTION_ROWS else 1)
         values, solutions = found.values, found.solutions
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
-        if part is not f:
-            part, rows = f.subset(STUDENT_ROWS, STUDENT_FOLDS)
-            first = yield from _fit_first_labels(part, first)
-            sources = yield from self._label_sources(part, first)
-            start, solutions = np.mean(solutions, 0), []
-            for k, source in enumerate(sources):
-                q, w = _with_clean_rows(part, source.soft_labels(values[:3]), clean_weight)
-                W = fit_logistic(part.X, q, w * (part.fold != k), decay, start=start, tolerance=CROSS_FIT_TOLERANCE)
-                yield
-                solutions.append(W)
         log_p_given = _predict_others(f, rows, first.log_p, first.W)
         log_p = _predict_others(f, rows, log_softmax(_out_of_fold_logits(part, solutions)), np.mean(solutions, 0))
         all_clean = np.ones(len(f.true), bool)
@@ -130,19 +125,20 @@ class LinearMetaLabelNet(LogisticMethod):
         yield
         self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
         self.result = FittedLabels(
-            clean_logits=_cross_calibrate(f, log_p[n:]),
+            clean_logits=_cross_pool(f, log_p[None, n:]),  # calibrated
             log_p=log_q,
             calibrated=True,
             soft_labels=soft_labels,
             suspicion=1 - soft_labels[np.arange(n), np.maximum(f.given[:n], 0)],
-            clean_labels=_correct_clean_labels(f, opinions),
+            clean_labels=_cross_pool(f, opinions[:, n:]).argmax(1),
         )
 
     def _label_sources(self, f: FixedFeatures, first: FirstFit) -> Generator[None, None, list[LabelSource]]:
         """Return a label source for each fold, from the clean rows of the other folds."""
         sources: list[LabelSource] = []
+        decay = yield from _select_clean_decay(f, first)
         for k in range(f.folds):
-            source = yield from self._label_source(f, first.log_p, f.fold[f.n :] != k, first.decay)
+            source = yield from self._label_source(f, first.log_p, f.fold[f.n :] != k, decay)
             sources += [source]
         return sources
 
@@ -190,6 +186,24 @@ def _fit_first_labels(f: FixedFeatures, chosen: FirstFit | None = None) -> Gener
     return min(fits, key=lambda fit: -float(fit.log_p[clean, f.true].sum()))
 
 
+def _select_clean_decay(f: FixedFeatures, first: FirstFit) -> Generator[None, None, float]:
+    """Return the λ of p_c with which the pool has the lowest cross-entropy on clean rows of held-out folds."""
+    X, fold, q, clean = f.X[f.n :], f.fold[f.n :], np.eye(f.classes)[f.true], np.arange(len(f.true))
+    likelihood = label_log_likelihood(f, first.log_p, np.ones(len(clean), bool))[f.n :]
+    best, solutions = (np.inf, 0.0), [np.zeros((X.shape[1] + 1, f.classes))] * f.folds
+    for relative in RELATIVE_DECAYS:
+        decay, clean_logits = relative * f.mean_square, np.zeros_like(q)
+        for k, start in enumerate(solutions):
+            use = (fold != k).astype(float)
+            solutions[k] = fit_logistic(X, q, use, decay, start=start, tolerance=CROSS_FIT_TOLERANCE)
+            clean_logits[fold == k] = logits(X[fold == k], solutions[k])
+        yield
+        opinions = np.stack([first.log_p[f.n :], log_softmax(clean_logits), likelihood])
+        loss = -float(log_softmax(_cross_pool(f, opinions))[clean, f.true].sum())
+        best = min(best, (loss, decay))
+    return best[1]
+
+
 def _out_of_fold_logits(f: FixedFeatures, solutions: list[Array]) -> Array:
     """Return the logits of every row by the solution that was fitted without its fold."""
     z = np.zeros((len(f.given), f.classes))
@@ -214,32 +228,35 @@ class MetaPoint:
     values     change of trust (3), then those of log ω and log λ
     total      L plus the priors of the values
     losses     (m,) cross-entropy of each clean row
-    gradient   of the total by the values
+    residual   (m, C) gradient of L by the logits of the clean rows
     solutions  the W_k*
     """
 
     values: Array
     total: float
     losses: Array
-    gradient: Array
+    residual: Array
     solutions: list[Array]
 
 
 def _meta_learn(
-    f: FixedFeatures, sources: list[LabelSource], decay: float, start: Array
+    f: FixedFeatures, sources: list[LabelSource], decay: float, start: Array, steps: int
 ) -> Generator[None, None, MetaPoint]:
     """Minimize the meta-objective by a few steps of gradient descent; return the start unless the end is better."""
     first = yield from _meta_objective(f, sources, np.zeros(5), decay, [start] * f.folds)
+    gradient = yield from _meta_gradient(f, sources, first, decay)
     best, rate = first, META_RATE
-    for _ in range(META_STEPS):
-        if rate * float((best.gradient**2).sum()) / 2 < len(best.values):
+    for step in range(steps):
+        if rate * float((gradient**2).sum()) / 2 < len(best.values):
             break
-        values = best.values - np.clip(rate * best.gradient, -MAX_META_STEP, MAX_META_STEP)
+        values = best.values - np.clip(rate * gradient, -MAX_META_STEP, MAX_META_STEP)
         point = yield from _meta_objective(f, sources, values, decay, best.solutions)
-        if point.total < best.total:
-            best = point
-        else:
+        if point.total >= best.total:
             rate /= 4
+            continue
+        best = point
+        if step < steps - 1:
+            gradient = yield from _meta_gradient(f, sources, best, decay)
     gain = first.losses - best.losses
     return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else first
 
@@ -247,48 +264,57 @@ def _meta_learn(
 def _meta_objective(
     f: FixedFeatures, sources: list[LabelSource], values: Array, decay: float, starts: list[Array]
 ) -> Generator[None, None, MetaPoint]:
-    """Fit the W_k*, evaluate them on their clean folds, and differentiate through them.
+    """Fit the W_k* and evaluate them on their clean folds.
 
     The logits are divided by the temperature that minimizes the objective. Its derivative is 0 there, so that it does
     not enter the gradient.
     """
     n, X, clean_fold = f.n, f.X, f.fold[f.n :]
-    trust_change, clean_weight, decay = values[:3], CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
     solutions, held_out_logits = [], np.zeros((len(f.true), f.classes))
-    fits = []
     for k, (source, start) in enumerate(zip(sources, starts, strict=True)):
-        q, w = _with_clean_rows(f, source.soft_labels(trust_change), clean_weight)
-        w = w * (f.fold != k)
-        W = fit_logistic(X, q, w, decay, start=start, tolerance=CROSS_FIT_TOLERANCE)
+        q, w = _student_labels(f, source, values, k)
+        W = fit_logistic(X, q, w, decay * np.exp(values[4]), start=start, tolerance=CROSS_FIT_TOLERANCE)
         yield
         solutions.append(W)
-        fits.append((q, w))
         held_out_logits[clean_fold == k] = logits(X[n:][clean_fold == k], W)
     t, _ = fit_temperature(torch.from_numpy(held_out_logits), torch.from_numpy(f.true))
     log_p = log_softmax(held_out_logits / t)
     losses = -log_p[np.arange(len(f.true)), f.true]
     # The pseudo-sample with a uniform label that `fit_temperature` adds is part of the objective: see its docstring.
     target = np.eye(f.classes)[f.true] + 1 / (len(f.true) * f.classes)
-    residual = (target.sum(1, keepdims=True) * np.exp(log_p) - target) / t
-    gradient = np.zeros_like(values)
-    for k, (source, W, (q, w)) in enumerate(zip(sources, solutions, fits, strict=True)):
-        rows = np.flatnonzero(clean_fold == k)
-        r = residual[rows]
+    return MetaPoint(
+        values=values,
+        total=float(losses.sum() - log_p.mean() + (PRIOR_PRECISION * values**2).sum() / 2),
+        losses=losses,
+        residual=(target.sum(1, keepdims=True) * np.exp(log_p) - target) / t,
+        solutions=solutions,
+    )
+
+
+def _meta_gradient(
+    f: FixedFeatures, sources: list[LabelSource], point: MetaPoint, decay: float
+) -> Generator[None, None, Array]:
+    """Return the gradient of the meta-objective by its values, through the W_k*."""
+    n, X, values = f.n, f.X, point.values
+    gradient = PRIOR_PRECISION * values
+    for k, (source, W) in enumerate(zip(sources, point.solutions, strict=True)):
+        q, w = _student_labels(f, source, values, k)
+        rows = np.flatnonzero(f.fold[n:] == k)
+        r = point.residual[rows]
         g = np.concatenate([X[n + rows].T @ r, r.sum(0, keepdims=True)])
-        by = differentiate_solution(X, W, q, w, decay, g, tolerance=CROSS_FIT_TOLERANCE)
+        by = differentiate_solution(X, W, q, w, decay * np.exp(values[4]), g, tolerance=CROSS_FIT_TOLERANCE)
         yield
         by_logits = q[:n] * (by.labels[:n] - (q[:n] * by.labels[:n]).sum(1, keepdims=True))
         gradient[:3] += np.einsum("fnc,nc->f", source.opinions, by_logits)
         gradient[3] += float((w[n:] * by.weights[n:]).sum())
         gradient[4] += by.log_decay
-    precision = np.array([TRUST_PRECISION] * 3 + [LOG_PRECISION] * 2)
-    return MetaPoint(
-        values=values,
-        total=float(losses.sum() - log_p.mean() + (precision * values**2).sum() / 2),
-        losses=losses,
-        gradient=gradient + precision * values,
-        solutions=solutions,
-    )
+    return gradient
+
+
+def _student_labels(f: FixedFeatures, source: LabelSource, values: Array, k: int) -> tuple[Array, Array]:
+    """Return labels and weights that W_k* is fitted to."""
+    q, w = _with_clean_rows(f, source.soft_labels(values[:3]), CLEAN_WEIGHT * np.exp(values[3]))
+    return q, w * (f.fold != k)
 
 
 def _with_clean_rows(f: FixedFeatures, soft_labels: Array, clean_weight: float) -> tuple[Array, Array]:
@@ -304,20 +330,10 @@ def _calibrate_coefficients(W: Array, pool: LabelPool) -> Array:
     return W
 
 
-def _cross_calibrate(f: FixedFeatures, log_p: Array) -> Array:
-    """Return calibrated logits of the clean rows, each by a calibration that was fitted without its fold."""
-    calibrated, fold = np.zeros_like(log_p), f.fold[f.n :]
+def _cross_pool(f: FixedFeatures, opinions: Array) -> Array:
+    """Return the logits of the clean rows from their opinions, each by a pool that was fitted without its fold."""
+    pooled, fold = np.zeros_like(opinions[0]), f.fold[f.n :]
     for k in range(f.folds):
         rows = fold == k
-        calibrated[rows] = fit_label_pool(log_p[None, ~rows], f.true[~rows]).logits(log_p[None, rows])
-    return calibrated
-
-
-def _correct_clean_labels(f: FixedFeatures, opinions: Array) -> NDArray[np.int64]:
-    """Return the corrected labels of the clean rows, each by a pool that was fitted without its fold."""
-    n, fold, corrected = f.n, f.fold[f.n :], np.zeros(len(f.true), np.int64)
-    for k in range(f.folds):
-        rows = fold == k
-        pool = fit_label_pool(opinions[:, n:][:, ~rows], f.true[~rows])
-        corrected[rows] = pool.logits(opinions[:, n:][:, rows]).argmax(1)
-    return corrected
+        pooled[rows] = fit_label_pool(opinions[:, ~rows], f.true[~rows]).logits(opinions[:, rows])
+    return pooled
