@@ -332,7 +332,8 @@ def _calibrate_coefficients(W: Array, pool: LabelPool) -> Array:
 
 def _cross_pool(f: FixedFeatures, opinions: Array) -> Array:
     """Return the logits of the clean rows from their opinions, each by a pool that was fitted without its fold."""
-    pooled, fold = np.zeros_like(opinions[0]), f.fold[f.n :]
+    fold = f.fold[f.n :]
+    pooled: Array = np.zeros(opinions.shape[1:])
     for k in range(f.folds):
         rows = fold == k
         pooled[rows] = fit_label_pool(opinions[:, ~rows], f.true[~rows]).logits(opinions[:, rows])
