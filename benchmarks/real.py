@@ -96,10 +96,10 @@ def digits_runs(draw: int, folder: Path, noise: str) -> dict[str, Any]:
     }
 
 
-def measure(name: str, options: dict[str, Any], draw: int, out: Path) -> None:
+def measure(name: str, options: dict[str, Any], draw: int, out: Path, methods: list[str]) -> None:
     """Train every method on one draw and append a line for each."""
     cache = ReadCache()
-    for method in METHODS:
+    for method in methods:
         start = time.process_time()
         data = dict(options)
         run = make_run(data.pop("data"), method=method, device="cpu", **data)
@@ -115,7 +115,7 @@ def append(out: Path, name: str, row: str, draw: int, summary: dict[str, Any], c
     print(name, draw, row, *(f"{key} {line[key]}" for key in METRICS[:4]), line["cpu_seconds"], flush=True)
 
 
-def measure_annotations(source: Path, draw: int, folder: Path, out: Path) -> None:
+def measure_annotations(source: Path, draw: int, folder: Path, out: Path, methods: list[str]) -> None:
     """Train on all annotations of a draw, and on labels made of them, and append a line for each row."""
     options = text_runs(source, draw, folder)
     rows, annotations = read_csv(source / "train.csv"), read_csv(source / "annotations.csv")
@@ -141,6 +141,8 @@ def measure_annotations(source: Path, draw: int, folder: Path, out: Path) -> Non
     true = np.concatenate([rows.true.numpy() for rows in parts(problem)])
     problems[CEILING] = "logistic-given", with_labels(problem, true)
     for row, (method, row_problem) in problems.items():
+        if method not in methods:
+            continue
         start = time.process_time()
         summary = train(runs[method], problem=row_problem).summary
         append(out, f"{source.name}, all annotations", row, draw, summary, time.process_time() - start)
@@ -194,6 +196,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sets", nargs="+", default=["sentiment", "tubespam", "digits"])
     parser.add_argument("--annotations", action="store_true", help="all annotations of the sets that have some")
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="number of the first draw")
     parser.add_argument("--out", type=Path, default=Path("results/real/runs.jsonl"))
@@ -213,13 +216,13 @@ def main() -> None:
             for noise in noises:
                 with tempfile.TemporaryDirectory() as folder:
                     if args.annotations:
-                        measure_annotations(args.folder / name, draw, Path(folder), args.out)
+                        measure_annotations(args.folder / name, draw, Path(folder), args.out, args.methods)
                         continue
                     if name == "digits":
                         options, label = digits_runs(draw, Path(folder), noise), f"digits {noise}"
                     else:
                         options, label = text_runs(args.folder / name, draw, Path(folder)), name
-                    measure(label, options, draw, args.out)
+                    measure(label, options, draw, args.out, args.methods)
 
 
 if __name__ == "__main__":

@@ -110,3 +110,34 @@ def test_gradient_through_the_solution_equals_finite_differences(sparse):
     assert (found.weights * dw).sum() == pytest.approx(numeric, rel=1e-4)
     numeric = (loss(solve(q, w, decay * np.exp(e))) - loss(solve(q, w, decay * np.exp(-e)))) / (2 * e)
     assert found.log_decay == pytest.approx(numeric, rel=1e-4)
+
+
+def test_rows_of_weight_zero_do_not_change_the_gradient_through_the_solution():
+    X, _, w, q = example()
+    w[:20] = 0
+    W = fit_logistic(X, q, w, 0.5, tolerance=1e-12)
+    g = np.random.default_rng(4).normal(size=W.shape)
+    g -= g.mean(1, keepdims=True)
+    found = differentiate_solution(X, W, q, w, 0.5, g, tolerance=1e-12)
+    expected = differentiate_solution(X[20:], W, q[20:], w[20:], 0.5, g, tolerance=1e-12)
+    assert not found.labels[:20].any()
+    np.testing.assert_allclose(found.labels[20:], expected.labels, atol=1e-9)
+    np.testing.assert_allclose(found.weights[20:], expected.weights, atol=1e-9)
+    assert found.log_decay == pytest.approx(expected.log_decay)
+
+
+def test_principal_components_need_few_products(monkeypatch):
+    """Uncorrelated columns of very different scale, which sparse features, without preconditioner, solve slowly."""
+    from metalabelnet.core import logistic
+
+    X, _, w, q = example(n=400, d=40)
+    X = np.linalg.qr(X)[0] * np.geomspace(1, 1000, 40)
+    product, calls = logistic.hessian_product, []
+    monkeypatch.setattr(logistic, "hessian_product", lambda *args: calls.append(0) or product(*args))
+    counts, solutions = [], []
+    for features in (X, scipy.sparse.csr_matrix(X)):
+        calls.clear()
+        solutions.append(logits(X, fit_logistic(features, q, w, 1.0, tolerance=1e-8)))
+        counts.append(len(calls))
+    assert counts[0] < counts[1] / 2
+    np.testing.assert_allclose(*solutions, atol=1e-4)

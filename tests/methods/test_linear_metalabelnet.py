@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from metalabelnet.core.annotations import Annotations
 from metalabelnet.core.dawid_skene import fit_dawid_skene
-from metalabelnet.core.label_pool import LabelPool
+from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
@@ -18,11 +18,14 @@ from metalabelnet.methods import LINEAR_METHODS, fixed_features, linear_metalabe
 from metalabelnet.methods.fixed_features import make_features
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import (
+    FirstFit,
     LabelSource,
     _calibrate_coefficients,
     _meta_gradient,
     _meta_objective,
+    _select_clean_decay,
 )
+from metalabelnet.methods.logistic import RELATIVE_DECAYS
 from metalabelnet.nets import build
 
 
@@ -245,6 +248,55 @@ def test_subset_keeps_label_shares_and_clean_rows() -> None:
     everything, positions = f.subset(1000, 5)
     np.testing.assert_array_equal(positions, np.arange(345))
     np.testing.assert_array_equal(everything.fold, f.fold)
+
+
+def test_rotated_features_have_the_layer_of_the_original_ones() -> None:
+    """Columns of the rotated features are uncorrelated; the layer undoes standardization and rotation."""
+    train, clean = rows(200, 0), rows(30, 1)
+    f = make_features(train, clean)
+    moments = f.X.T @ f.X
+    np.testing.assert_allclose(moments - np.diag(np.diag(moments)), 0, atol=1e-9)
+    W = np.random.default_rng(0).normal(size=(7, 3))
+    weight, bias = f.linear_layer(W)
+    x = torch.cat([train.x, clean.x])
+    np.testing.assert_allclose((x @ weight.T + bias).numpy(), logits(f.X, W), atol=1e-9)
+
+
+def test_decay_of_the_clean_classifier_is_the_best_for_the_pool() -> None:
+    """Against scikit-learn's classifiers, and a pool for each held-out fold."""
+    f = make_features(rows(300, 0, noise=0.6), rows(60, 1, noise=0.6))
+    log_p = log_softmax(np.random.default_rng(0).normal(size=(360, 3)))
+    first = FirstFit(log_p=log_p, decay=1.0, W=np.zeros((7, 3)), labels=0)
+    noise = label_log_likelihood(f, log_p, np.ones(60, bool))[300:]
+    X, fold, losses = f.X[300:], f.fold[300:], {}
+    for relative in RELATIVE_DECAYS:
+        decay, p_c, loss = relative * f.mean_square, np.zeros((60, 3)), 0.0
+        for k in range(5):
+            model = LogisticRegression(C=1 / decay, tol=1e-8, max_iter=1000).fit(X[fold != k], f.true[fold != k])
+            p_c[fold == k] = model.predict_log_proba(X[fold == k])
+        opinions = np.stack([log_p[300:], p_c, noise])
+        for k in range(5):
+            pool = fit_label_pool(opinions[:, fold != k], f.true[fold != k])
+            q = pool.soft_labels(opinions[:, fold == k])
+            loss -= np.log(q[np.arange(len(q)), f.true[fold == k]]).sum()
+        losses[decay] = loss
+    best, second = sorted(losses.values())[:2]
+    assert second - best > 0.01  # the tolerance of the solver does not decide
+    assert exhaust(_select_clean_decay(f, first)) == min(losses, key=losses.__getitem__)
+
+
+def test_no_classifier_of_many_rows_is_fitted_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two folds would leave one for the clean classifier, which could not be judged on clean rows."""
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 150)
+    fit, counts = linear_metalabelnet.fit_logistic, []
+
+    def counted(X, q, w, *args, **kwargs):
+        counts.append(int((w > 0).sum()))
+        return fit(X, q, w, *args, **kwargs)
+
+    monkeypatch.setattr(linear_metalabelnet, "fit_logistic", counted)
+    fitted("metalabelnet-plus", rows(300, 0), rows(45, 1))
+    assert min(counts) == 15
 
 
 @pytest.mark.parametrize("student_rows", [200, 10_000])
