@@ -154,10 +154,10 @@ def markdown(out: Path) -> list[str]:
         own = accuracy[METHODS[0]]
         best = max((m for m in accuracy if m != METHODS[0]), key=lambda m: statistics.mean(accuracy[m].values()))
         difference = paired_difference([own[draw] - accuracy[best][draw] for draw in sorted(own)])
-        cells = [
-            f"{statistics.mean(accuracy[m].values()):.1f} ± {statistics.pstdev(accuracy[m].values()):.1f}"
-            for m in (*METHODS, CLEANLAB)
-        ]
+        cells = []
+        for values in (list(accuracy[m].values()) for m in (*METHODS, CLEANLAB)):
+            deviation = f" ± {statistics.pstdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.1f}{deviation}")
         interval = difference.interval()
         between = "" if interval is None else f" ({interval[0]:+.2f} to {interval[1]:+.2f})"
         lead = f"{difference.mean:+.2f}{between}".replace("-", "−")

@@ -269,7 +269,7 @@ def test_time_and_memory_by_number_of_classes() -> None:
     ) in page
 
 
-@pytest.mark.parametrize("name", ["cifar10n", "runs"])
+@pytest.mark.parametrize("name", ["cifar10n", "runs", "fashion_mnist"])
 def test_tables_of_linear_classifiers(name: str) -> None:
     page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
     rows = load_benchmark("linear").markdown(ROOT / "results" / "linear" / f"{name}.jsonl")
