@@ -819,4 +819,4 @@ def test_killed_at_every_file_operation(
     method: str, kind: str, forker: Forker, data: Path, table: Path, tmp_path: Path
 ) -> None:
     done = kill_at_operations(Kills(forker, {"table": table, "arrays": data}[kind], method, tmp_path), step=1)
-    assert done > 150
+    assert done >= 200  # of each method and kind of data: at least 1,200 in all
