@@ -382,7 +382,7 @@ def test_wrong_column_suggests_closest_name(capsys: Capture, work_dir: Path) -> 
             "the column 'checked' is that of --clean-column and cannot be part"
         ),
         "--clean-column checked --text color --label color": "the column 'color' is that of --label and cannot be part",
-        "--clean-column checked --memory-limit -1": "memory-limit -1.0 is not valid: give a number of GiB",
+        "--clean-column checked --memory-limit -1": "memory-limit -1.0 is out of range: choose from 0 to 1e+09 GiB",
         "--clean-column checked --image-size 2": "image-size 2 is out of range: choose from 4 to 1024",
         "--clean-column checked --on-error stpo": "unknown value for on-error 'stpo': did you mean 'stop'?",
         "--clean-column checked --pretrained": "pretrained weights are for networks of timm or torchvision",

@@ -152,7 +152,8 @@ def _check_recipe(run: Run) -> None:
     for name, maximum in MAXIMA.items():
         value = getattr(run, name)
         if value is not None and not 0 <= value <= maximum:
-            raise InputError(f"{name.replace('_', '-')} {value} is out of range: choose from 0 to {maximum:g}")
+            unit = " GiB" if name == "memory_limit" else ""
+            raise InputError(f"{name.replace('_', '-')} {value} is out of range: choose from 0 to {maximum:g}{unit}")
     for name in ("ema", "label_smoothing", "select_from"):
         if not 0 <= getattr(run, name) < 1:
             raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is not in [0, 1)")

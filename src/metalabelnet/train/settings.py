@@ -309,5 +309,5 @@ def _convert(method: str, name: str, value: Any, types: Mapping[str, Any]) -> An
     except ValueError:
         raise InputError(f"{name}={text}: give {' or '.join(['a number', *words])}") from None
     if not 0 <= number <= MAX_SETTING:
-        raise InputError(f"{name}={text[:40]}: give a number from 0 to {MAX_SETTING:g}")
+        raise InputError(f"{name}={text[:40]}: give a number that is 0 or more, at most {MAX_SETTING:g}")
     return number
