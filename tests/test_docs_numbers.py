@@ -1,5 +1,6 @@
 """Numbers in README and in the result pages are those of the stored results."""
 
+import functools
 import importlib.util
 import json
 import re
@@ -33,6 +34,11 @@ SPEED_ROWS = {
     "plain step, 8 concurrent runs, bf16, each": "plain step, 8 together, bf16, each",
     "phase 2, 8 concurrent runs, bf16, each": "phase 2, 8 together, bf16, each",
 }
+
+
+@functools.cache
+def read_results() -> Results:
+    return Results(ROOT / "results")
 
 
 def load_benchmark(name: str) -> ModuleType:
@@ -194,7 +200,7 @@ def test_boost_claim_equals_the_generated_table() -> None:
 
 @pytest.mark.parametrize("data", ["digits", "cifar10-1000"])
 def test_means_over_the_noises_of_a_data_set(data: str) -> None:
-    cells = collect_cells("beyond", Results(ROOT / "results"), DEFAULT_SELECTION)
+    cells = collect_cells("beyond", read_results(), DEFAULT_SELECTION)
     page = (PAGES / "beyond.md").read_text()
     noises = [cell for (m, cell, _), c in cells.items() if m == PLUS and cell.startswith(data + "/") and c.ended]
     name = {"digits": "digits", "cifar10-1000": "CIFAR-10"}[data]
@@ -208,7 +214,7 @@ def test_means_over_the_noises_of_a_data_set(data: str) -> None:
 
 
 def test_leads_of_the_readme() -> None:
-    overall = next(t for t in tables("beyond", Results(ROOT / "results")) if "minus each other method" in t.title)
+    overall = next(t for t in tables("beyond", read_results()) if "minus each other method" in t.title)
     counts = {row[0]: tuple(map(int, (row[1], row[2].partition(" / ")[0]))) for row in overall.rows}
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert {counts[m] for m in ("cross-entropy", "clean-only", "fine-tune", "glc")} == {(19, 19)}

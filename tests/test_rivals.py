@@ -74,6 +74,7 @@ def test_row_without_a_measurement_has_the_reason(monkeypatch):
     assert (row["ms"], row["MiB"], row["note"]) == (None, None, "failed: RuntimeError: no such thing")
 
 
+@pytest.mark.slow
 def test_row_is_measured_in_a_subprocess():
     (row,) = rivals.measure_rows(batch=4, size=8, device="cpu", seconds=0.0, names=["metalabelnet, exact"])
     assert row["note"] == ""

@@ -146,7 +146,7 @@ def test_filters_by_keyboard(chromium: Any, start: Callable[..., ReviewServer]) 
     assert page.errors == []
 
 
-@pytest.mark.parametrize("kind", ["text", "table"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("table", marks=pytest.mark.slow)])
 def test_long_words_in_a_narrow_window(
     chromium: Any, start: Callable[..., ReviewServer], tmp_path: Path, kind: str
 ) -> None:

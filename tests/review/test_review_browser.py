@@ -17,6 +17,7 @@ from user_data import QUICK, read_csv, write_csv
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_review_kill_export_and_train(
     chromium: Any, start: Callable[..., ReviewServer], tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
