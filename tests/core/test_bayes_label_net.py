@@ -32,6 +32,7 @@ def one_hot(given: Tensor, classes: int = 4) -> Tensor:
 def test_soft_labels_are_bayes_rule() -> None:
     net = BayesLabelNet(3).double()
     net.a.fill_(1.5)
+    net.shift.copy_(torch.tensor([0.3, -0.2, 0.0]))
     net.O.copy_(torch.tensor([[0, 0.7, 0.3], [0.4, 0, 0.6], [0.2, 0.8, 0]]))
     q, given, rate = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), [1, 2, -1], [0.2, 0.4, 0.3]
     result = net(q.double().log(), torch.tensor(rate).double(), torch.tensor(given)).exp()
@@ -40,7 +41,7 @@ def test_soft_labels_are_bayes_rule() -> None:
         for c in range(3):
             y, e = given[row], rate[row]
             likelihood = 1.0 if y < 0 else 1 - e if y == c else e * float(net.O[c, y])
-            unnormalized.append(float(q[row, c]) ** 1.5 * likelihood)
+            unnormalized.append(float(q[row, c]) ** 1.5 * math.exp(float(net.shift[c])) * likelihood)
         expected = torch.tensor([value / sum(unnormalized) for value in unnormalized]).double()
         torch.testing.assert_close(result[row], expected, rtol=1e-6, atol=1e-7)
 
@@ -116,6 +117,33 @@ def test_exponent_is_the_inverse_temperature() -> None:
     net.fit((log_r / 2).log_softmax(1), one_hot(true), true)
     assert float(net.a) == pytest.approx(1 / fit_temperature((log_r / 2).log_softmax(1), true).temperature)
     assert float(net.a) == pytest.approx(2, rel=0.2)
+
+
+def test_mean_prediction_is_aligned_with_the_class_frequencies() -> None:
+    q = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]], dtype=torch.float64)
+    true = torch.tensor([0, 2, 2, 1, 2])
+    net = BayesLabelNet(3).double()
+    net.align(q.log(), true)
+    for c, (count, mean) in enumerate(zip([1, 1, 3], [0.4, 0.5, 0.1], strict=True)):
+        frequency = (count + 3 * PSEUDO_COUNTS * mean) / (5 + 3 * PSEUDO_COUNTS)
+        assert float(net.shift[c]) == pytest.approx(math.log(frequency / mean))
+
+
+def test_many_clean_samples_correct_a_class_that_is_predicted_too_often() -> None:
+    _, true = predictions(6000, seed=3)
+    log_q = predictions(2000)[0]
+    biased = (log_q + torch.tensor([1.0, 0, 0, 0])).log_softmax(1)
+    net = BayesLabelNet(4).double()
+    net.align(biased, true)
+    labels = net(biased, torch.full((2000,), 0.5, dtype=torch.float64), torch.full((2000,), -1)).exp()
+    frequency = torch.bincount(true) / len(true)
+    assert (labels.mean(0) - frequency).abs().max() < 0.5 * (biased.exp().mean(0) - frequency).abs().max()
+
+
+def test_a_class_that_is_never_predicted_has_a_finite_shift() -> None:
+    net = BayesLabelNet(2)
+    net.align(torch.tensor([[0.0, -1e4]]), torch.tensor([1, 1, 0]))
+    assert torch.isfinite(net.shift).all()
 
 
 def test_predicted_given_labels_stand_in_for_unknown_ones() -> None:

@@ -141,6 +141,22 @@ def test_a_label_net_that_does_not_learn_keeps_its_initial_weights(monkeypatch: 
     assert (one.method.rates["rate"][labeled] == 0.5).all()
 
 
+def test_mean_prediction_is_aligned_when_phase_2_starts_and_after_each_epoch() -> None:
+    one = warmed_up()
+    one.method.begin_epoch(one.method.warmup)
+    for _ in range(2):
+        expected = BayesLabelNet(len(one.problem.train.classes)).double()
+        expected.align(one.method.logits(one.problem.train.x).log_softmax(1), one.problem.clean.true)
+        assert one.method.label_net.shift.abs().max() > 0
+        torch.testing.assert_close(one.method.label_net.shift, expected.shift)
+        one.advance(one.batches.steps(labeled_only=False) - 1)
+        one.method.end_epoch(one.method.warmup)
+    off = warmed_up(align=False)
+    off.method.begin_epoch(off.method.warmup)
+    off.method.end_epoch(off.method.warmup)
+    assert not off.method.label_net.shift.any()
+
+
 def test_noise_rates_follow_the_margin_of_the_refit_head() -> None:
     one = warmed_up()
     one.method.begin_epoch(2)

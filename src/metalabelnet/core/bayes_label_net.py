@@ -1,11 +1,12 @@
 """A label net with few weights: Bayes' rule for a prediction and a given label whose noise depends on the sample.
 
-    ŷ_c      ∝ q_c(x)^a P(y | c, x)
+    ŷ_c      ∝ q_c(x)^a π_c / q̄_c P(y | c, x)
     P(y | c, x) = 1 − e(x)     if y = c
                   e(x) O_cy    otherwise
     e(x)     = σ(b + w u(x)),  u(x) = (m(x) − μ) / s
 
-    q        a prediction for the sample x
+    q, q̄     a prediction for the sample x, and the mean of the predictions of the training samples
+    π        the class frequencies
     y        its given label; P = 1 for a sample without one
     m(x)     the margin of a prediction r: the difference of the two largest log-probabilities
     e(x)     the probability that the given label of x is wrong
@@ -18,6 +19,10 @@ The weights a, b, w and O maximize the likelihood of the true and given labels o
 which is three separate problems: temperature scaling of r, logistic regression of "the given label is wrong" on the
 margin, and counting where wrong labels go. All three are regularized toward the initial weights, because clean samples
 are few. r must not be fitted to the sample it predicts, or the margin is too large: use cross-fitted predictions.
+
+π is the frequency of each class in the clean set, regularized toward q̄. q̄ changes in training, and `align` updates
+π / q̄ (distribution alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that
+are drawn like the training samples.
 
 Noise that follows the features is wrong near the decision boundary and right far from it; one noise rate for each class
 cannot express that, and a margin can.
@@ -32,7 +37,8 @@ from torch.nn import functional
 from metalabelnet.core.calibration import fit_temperature
 
 NEWTON_STEPS = 30
-PSEUDO_COUNTS = 10.0  # wrong labels of the prior in each row of O, and in the frequencies that the prior has
+PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π, in each row of O, and in the frequencies O's prior has
+MIN_MEAN = 1e-4  # bounds log q̄: a class that is never predicted
 MIN_LIKELIHOOD = 1e-6  # bounds log P: at e(x) = 0 a given label would rule out all other classes
 
 
@@ -54,6 +60,8 @@ class BayesLabelNet(nn.Module):
         μ and s of the margin over the clean samples.
     O : Tensor of shape (classes, classes)
         Where wrong labels go.
+    shift : Tensor of shape (classes,)
+        log π − log q̄.
 
     Examples
     --------
@@ -70,6 +78,7 @@ class BayesLabelNet(nn.Module):
     mean: Tensor
     std: Tensor
     O: Tensor
+    shift: Tensor
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -77,6 +86,7 @@ class BayesLabelNet(nn.Module):
             self.register_buffer(name, torch.tensor(value))
         uniform = torch.full((classes, classes), 1 / max(1, classes - 1))
         self.register_buffer("O", uniform.fill_diagonal_(0.0))
+        self.register_buffer("shift", torch.zeros(classes))
 
     @torch.no_grad()
     def fit(self, log_r: Tensor, given: Tensor, true: Tensor, *, by_margin: bool = True) -> None:
@@ -107,6 +117,14 @@ class BayesLabelNet(nn.Module):
         ):
             buffer.copy_(value)
 
+    @torch.no_grad()
+    def align(self, log_q: Tensor, true: Tensor) -> None:
+        """Update π / q̄ with predictions of training samples and the classes of clean samples."""
+        mean = log_q.double().exp().mean(0).clamp_min(MIN_MEAN)
+        prior = PSEUDO_COUNTS * len(mean)
+        pi = (torch.bincount(true, minlength=len(mean)).to(mean) + prior * mean) / (len(true) + prior)
+        self.shift.copy_((pi / mean).log())
+
     def noise_rate(self, log_r: Tensor) -> Tensor:
         """Return e of samples with predictions log_r, (N,)."""
         return torch.sigmoid(self.b + self.w * (margin(log_r) - self.mean) / self.std)
@@ -118,7 +136,7 @@ class BayesLabelNet(nn.Module):
         rate = noise_rate[:, None]
         likelihood = torch.where(is_given, 1 - rate, rate * self.O.T[y])
         log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
-        return functional.log_softmax(self.a * log_q + log_likelihood, dim=1)
+        return functional.log_softmax(self.a * log_q + self.shift + log_likelihood, dim=1)
 
 
 def margin(log_p: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ Once, at the end of warm-up:
 
 Phase 2, on each batch:
 
-    ŷ ∝ q^a P_φ(y | ·, x),   c ← max ŷ
+    ŷ ∝ q^a π / q̄ P_φ(y | ·, x),   c ← max ŷ
     u ← exp(−2 min(c − μ_c, 0)² / σ_c²)
     θ ← θ − SGD(∇θ ((1/N) Σ u · −Σ_k ȳ_k log p_k(x) + γ ē (1/M) Σ −log p_{y_m}(x_m))),   ȳ ∝ ŷ^s
 
@@ -24,6 +24,7 @@ Phase 2, on each batch:
     x_m, y_m  a batch of the clean set
     θ, φ      weights of the classifier and of the label net
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
+    π, q̄      class frequencies, and mean of q over training samples, after each epoch
     P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
     ē         mean of e over the training samples, where e = 1 for those without a given label
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from metalabelnet.methods.task import Task
 
 FOLDS = 5  # of the cross-fitted predictions of clean samples
-MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics and for the head refit
+MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics, for the head refit and for the mean prediction
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
 MIN_VARIANCE = 1e-6  # of the confidence in a batch
 MAX_HEAD_NORM_RATIO = 30.0  # a refit layer with a larger norm, relative to the old one, makes training diverge
@@ -92,13 +93,18 @@ class MetaLabelNetPlusSettings:
         default=1.0, metadata={"help": "γ, weight of the clean loss, times the mean noise rate; 0: off"}
     )
     warmup_share: float = field(
-        default=0.4, metadata={"help": "part of the recipe's warm-up that this method takes, greater than 0"}
+        default=0.2, metadata={"help": "part of the recipe's warm-up that this method takes, greater than 0"}
     )
     learn: bool = field(
         default=True, metadata={"help": "whether the label net learns; otherwise it keeps its initial weights"}
     )
     by_margin: bool = field(
         default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
+    )
+
+    align: bool = field(
+        default=True,
+        metadata={"help": "whether the mean prediction is aligned with the class frequencies of the clean set"},
     )
 
     def __post_init__(self) -> None:
@@ -163,7 +169,22 @@ class MetaLabelNetPlus(Method):
             self.classifier().load_state_dict(self.net.state_dict())
             self._build_label_net()
             self._teach_label_net()
+            self._align()
         super().begin_epoch(epoch)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Update the class balance of the soft labels for the next epoch."""
+        super().end_epoch(epoch)
+        if self.label_net is not None:
+            self._align()
+
+    @torch.no_grad()
+    def _align(self) -> None:
+        if self.settings.learn and self.settings.align:
+            assert self.label_net is not None
+            rows = _evenly_spaced(self.task.train, MAX_FIT_SAMPLES)
+            log_q = [predict(self.classifier(), to_input(x, self.task.dtype)).log_softmax(1) for x in chunks(rows.x)]
+            self.label_net.align(torch.cat(log_q), self.task.clean.true)
 
     def _build_label_net(self) -> None:
         train = self.task.train

@@ -64,6 +64,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "one noise rate": {"by_margin": False},
     "no sharpening": {"sharpening": 1.0},
     "all labels weigh the same": {"weighted": False},
+    "no alignment": {"align": False},
     "no clean loss": {"clean_weight": 0.0},
     "whole warm-up": {"warmup_share": 1.0},
 }
