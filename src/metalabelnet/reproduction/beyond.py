@@ -17,7 +17,12 @@ from __future__ import annotations
 from typing import Any
 
 PLUS = "metalabelnet-plus"
-PLUS_NOT_LEARNED = "metalabelnet-plus:not-learned"  # with a label net that does not learn
+PLUS_NOT_LEARNED = f"{PLUS}:not-learned"
+PLUS_NOT_ALIGNED = f"{PLUS}:not-aligned"
+VARIANTS: dict[str, dict[str, Any]] = {  # rows of the table that are settings of a method
+    PLUS_NOT_LEARNED: {"learn": False},
+    PLUS_NOT_ALIGNED: {"align": False, "warmup_share": 0.4},  # the defaults before alignment
+}
 BASELINES = ("clean-only", "fine-tune", "metalabelnet")
 # What a person with a noisy data set and a clean set would try first.
 FIRST_TO_TRY = ("cross-entropy", "clean-only", "fine-tune", "fixmatch", "glc", "co-teaching", "sce")
@@ -39,6 +44,7 @@ METHODS = (
     "mslg",
     "metalabelnet",
     PLUS_NOT_LEARNED,
+    PLUS_NOT_ALIGNED,
     PLUS,
 )
 _RATES = (0.2, 0.4, 0.6, 0.8)
@@ -85,12 +91,11 @@ def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, 
     labels = {"authors": f"feature:{rate}", "worst": "cifar10n:worst", "aggregate": "cifar10n:aggregate"}.get(
         kind, noise
     )
-    method, _, variant = method.partition(":")
-    settings = {"settings": {"learn": False}} if variant else {}
+    settings = {"settings": VARIANTS[method]} if method in VARIANTS else {}
     fields = {
         **_DATA[data],
         "recipe": "modern",
-        "method": method,
+        "method": method.partition(":")[0],
         **settings,
         "noise": labels,
         **probe,
