@@ -80,11 +80,13 @@ def test_a_used_folder_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_resumes_with_other_numbers_of_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["metalabelnet", "joint-optimization", "sop"])
+def test_run_resumes_with_other_numbers_of_ranks(method: str, tmp_path: Path) -> None:
     """1 → 2 → 1 ranks: SIGTERM to a single process, SIGKILL to either of two ranks, SIGTERM to one of two."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert main([*TRAIN, "--out", str(whole)]) == 0
-    command = [*TRAIN, "--out", str(parts), "--resume"]
+    train = [*TRAIN, "--method", method]
+    assert main([*train, "--out", str(whole)]) == 0
+    command = [*train, "--out", str(parts), "--resume"]
     codes, texts = run_command(command, 1, tmp_path / "1", Interruption(0, 5, signal.SIGTERM))
     assert codes == [130]
     for rank in (1, 0):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import multiprocessing
 import os
 import sys
@@ -19,11 +20,16 @@ from torch.autograd import forward_ad
 from metalabelnet.cli import main
 from metalabelnet.core.forward_ad_cache import make_dual, unpack_dual
 from metalabelnet.core.forward_pass import forward, predict, trainable_parameters
-from metalabelnet.core.ranks import World, several_ranks
-from metalabelnet.core.top_classes import TopClasses
+from metalabelnet.core.optimizers import Optimizer
+from metalabelnet.core.ranks import World, gather_rows, own_span, several_ranks
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import SoftLabelTable
+from metalabelnet.core.top_classes import TopClasses, top_probabilities
 from metalabelnet.data.disk_tensor import DiskTensor, chunks
 from metalabelnet.engine import Engine
 from metalabelnet.labels.metrics import predict_logits
+from metalabelnet.methods.sop import own_normal_rows
+from metalabelnet.train.rank_agreement import gather_tables
 from networks import NETWORKS, make
 from small_runs import StepRunner, make_batches, short_run, small_problem
 
@@ -204,6 +210,61 @@ def make_passed_net(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(2, 4, 3), *layers[name], nn.Tanh(), nn.Flatten(), nn.Linear(144, 3)).double()
+
+
+def use_tables(rows: int, indices: Sequence[Tensor]) -> dict[str, Any]:
+    """Return what lookups, updates, checkpoints and soft labels of tables with this many rows give."""
+    results: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("core.sharded_table", "methods.sop"):  # several messages and draws per table
+            patch.setattr(f"metalabelnet.{module}.MAX_VALUES_PER_CHUNK", 6)
+        for dtype in (torch.float32, torch.float64):
+            whole = torch.linspace(-1, 1, 3 * rows, dtype=dtype).view(rows, 3)
+            whole[0] = torch.tensor([-0.0, torch.inf, torch.nan])
+            table = ShardedTable(whole[own_span(rows)].clone(), rows)
+            looked_up = [table[index] for index in indices]
+            table[indices[0]] = 2 * table[indices[0]]
+            table.add(indices[0][:2], torch.ones(2, 3, dtype=dtype))
+            ring = ShardedTable(torch.stack([table.local, -table.local]), rows, dim=1)
+            state = gather_tables({"table": table.state(), "ring": ring.state()})
+            copies = [ShardedTable(torch.zeros_like(t.local), rows, dim=t.dim) for t in (table, ring)]
+            for copy, stored in zip(copies, state.values(), strict=True):
+                copy.load(torch.empty(copy.shape, device="meta") if stored is None else stored)
+                if copy.world is not None:
+                    copy.scatter(stored)
+            results[str(dtype)] = {"looked up": looked_up, **state}
+            results[str(dtype)] |= {"numel": table.local.numel(), "chunks": torch.cat(list(table.chunks()))}
+            for name, copy in zip(("own rows", "own rows of ring"), copies, strict=True):
+                results[str(dtype)][name] = gather_rows(copy.local.movedim(copy.dim, 0), rows)
+        results["normal"] = gather_rows(own_normal_rows(rows, 5, torch.Generator().manual_seed(0)), rows)
+    given = torch.arange(rows) % 150 - 1
+    for classes in (4, 150):
+        soft_labels = SoftLabelTable(given.clamp_max(classes - 1), classes, 3.0, torch.float64).soft_labels()
+        table_of_all = top_probabilities(soft_labels, given.clamp_max(classes - 1))
+        results[f"{classes} classes"] = vars(table_of_all) if isinstance(table_of_all, TopClasses) else table_of_all
+    return results
+
+
+def count_table_values(names: Sequence[str]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return how many numbers of each table of methods this rank stores, and how many there are, in any phase.
+
+    Other tensors of samples × classes numbers, or more, are listed as tables of which every rank stores all.
+    """
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for name in names:
+        runner, counts[name] = StepRunner(short_run(name), small_problem(unlabeled=6)), {}
+        size = len(runner.problem.train) * len(runner.problem.train.classes)
+        while runner.epoch < runner.method.epochs:
+            runner.advance(1)
+            for part, component in runner.method.components().items():
+                if isinstance(component, nn.Module | Optimizer):
+                    continue
+                for key, value in component.state_dict().items():
+                    if isinstance(value, ShardedTable):
+                        counts[name][f"{part}.{key}"] = value.local.numel(), math.prod(value.shape)
+                    elif isinstance(value, Tensor) and value.is_floating_point() and value.numel() >= size:
+                        counts[name][f"{part}.{key}"] = value.numel(), value.numel()
+    return counts
 
 
 def read_batches(folder: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from metalabelnet.core.losses import cross_entropy
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.errors import InputError
 from metalabelnet.methods.elr import ELRSettings, early_learning_regularizer, targets_to_labels, update_targets
 from small_runs import StepRunner, small_problem, small_run
@@ -72,15 +73,15 @@ def test_extreme_logits_give_no_nan(dtype: torch.dtype) -> None:
 
 def test_target_is_the_average_with_falling_weights() -> None:
     """After predictions p_1, …, p_k it is (1 − β) Σ_j β^(k−j) p_j; other rows are unchanged, and it has no gradient."""
-    table, index = torch.zeros(9, 4, dtype=torch.float64), torch.tensor([7, 1, 0, 4, 2, 8])
+    values, index = torch.zeros(9, 4, dtype=torch.float64), torch.tensor([7, 1, 0, 4, 2, 8])
     predictions = [random(seed).requires_grad_() for seed in range(5)]
     for logits in predictions:
-        t = update_targets(table, index, logits, 0.7)
+        t = update_targets(ShardedTable(values, 9), index, logits, 0.7)
     expected = sum(0.3 * 0.7 ** (4 - j) * logits.detach().softmax(1) for j, logits in enumerate(predictions))
     torch.testing.assert_close(t, expected)
-    torch.testing.assert_close(table[index], expected)
+    torch.testing.assert_close(values[index], expected)
     assert not t.requires_grad
-    assert not table[[3, 5, 6]].any()
+    assert not values[[3, 5, 6]].any()
 
 
 def test_targets_become_soft_labels() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rank_processes import pass_networks, read_batches, run_ranks, train_methods
+from rank_processes import count_table_values, pass_networks, read_batches, run_ranks, train_methods
 from small_runs import METHOD_VARIANTS, TRAINED_METHODS
 
 pytestmark = pytest.mark.dist
@@ -14,7 +14,22 @@ pytestmark = pytest.mark.dist
 RUNS: list[tuple[str, dict[str, Any]]] = [
     ("metalabelnet", {"batch_size": 11, "epochs": 2, "warmup": 1}),  # shares of 5 and 6 rows
     ("fixmatch", {"mixup": 0.2, "epochs": 1, "warmup": 0}),
+    ("elr", {"epochs": 1}),  # has a label table
 ]
+TABLES = {
+    "co-teaching": ["cross_fit.noisy"],
+    "dividemix": ["division.p"],
+    "dmlp": ["purified.scores"],
+    "elr": ["targets.t"],
+    "elr-plus": ["targets.net", "targets.peer"],
+    "forward": ["cross_fit.noisy"],
+    "joint-optimization": ["labels.logits", "predictions.ring"],
+    "mslg": ["table.logits"],
+    "pencil": ["labels.logits"],
+    "sop": ["noise.u", "noise.v"],
+    "sop-plus": ["noise.u", "noise.v"],
+    "ssr": ["selection.p"],
+}
 ALL_RUNS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in (*TRAINED_METHODS, *METHOD_VARIANTS)),
     *((name, {"batch_size": 11}) for name in ("cross-entropy", "mlnt", "dividemix", "ssr")),
@@ -44,6 +59,22 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_equal_one_process_for_every_method(size: int, tmp_path: Path) -> None:
     assert_ranks_equal_one_process(ALL_RUNS, size, tmp_path)
+
+
+@pytest.mark.slow
+def test_shares_of_label_tables_may_be_unequal(tmp_path: Path) -> None:
+    """48 rows on five ranks."""
+    assert_ranks_equal_one_process([(name, {}) for name in TABLES], 5, tmp_path)
+
+
+@pytest.mark.slow
+def test_each_rank_stores_its_share_of_label_tables(tmp_path: Path) -> None:
+    """And no method has a replicated table."""
+    ranks = run_ranks(count_table_values, 2, tmp_path / "ranks", TRAINED_METHODS)
+    for name, tables in ranks[0].items():
+        assert sorted(tables) == TABLES.get(name, []), name
+        for table, (own, whole) in tables.items():
+            assert (own, whole // 2) == (whole // 2, ranks[1][name][table][0]), f"{name}: {table}"
 
 
 @pytest.mark.slow

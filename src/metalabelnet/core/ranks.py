@@ -1,7 +1,7 @@
 """Ranks: processes that train one run together. Each computes the network's passes for its share of the rows.
 
-    replicated  equal on every rank: weights, batches, logits, losses, label tables, random draws, decisions
-    local       different on every rank: what a network computes between its input and its logits
+    replicated  equal on every rank: weights, batches, logits, losses, random draws, decisions
+    local       different on every rank: what a network computes between its input and its logits, rows of label tables
 
 Four linear maps convert one into the other. Each is the transpose of another one, so that autograd differentiates them
 any number of times, and the tangent of a map is the map of the tangent (forward mode):
@@ -19,8 +19,9 @@ A pass of a network (`metalabelnet.core.sharded_pass`) is then
 and everything after it is the code for one process: a loss of the logits z of the whole batch. Its backward pass
 takes the own rows of ∂L/∂z through the network and sums the result over ranks, which is ∇θ L on every rank: that is
 how the look-ahead gradient, the gradient g at the look-ahead and the gradient of SGD become those of the whole batch.
-Soft labels, label nets and label tables depend on the logits and features of the whole batch, which every rank has:
-their gradients and updates are computed on every rank, and nothing is sent for them.
+Soft labels and label nets depend on the logits and features of the whole batch, which every rank has: their gradients
+and updates are computed on every rank, and nothing is sent for them. Of a label table each rank stores its share of the
+rows, and the rows of a batch are sent to all ranks (`metalabelnet.core.sharded_table`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,17 @@ class World:
             distributed.all_reduce(flags)
         return bool(flags)
 
+    def send(self, tensor: Tensor, *, to: int) -> None:
+        """Send a contiguous tensor to a rank, which calls `receive`."""
+        with _lost_rank_errors():
+            distributed.send(_bytes(tensor.detach()), dst=to)
+
+    def receive(self, tensor: Tensor, *, source: int) -> Tensor:
+        """Overwrite a contiguous tensor by the one that a rank sends, and return it."""
+        with _lost_rank_errors():
+            distributed.recv(_bytes(tensor), src=source)
+        return tensor
+
     def broadcast_bytes(self, content: bytes) -> bytes:
         """Return the bytes that rank 0 passes; the other ranks' are ignored."""
         length = torch.tensor([len(content)])
@@ -159,6 +171,12 @@ def gather_rows(local: Tensor, rows: int) -> Tensor:
     """Return all rows of a tensor of which this process has `own_span(rows)`."""
     world = current_world()
     return local if world is None else world.all_gather(local, rows)
+
+
+def sum_of_shares(local: Tensor) -> Tensor:
+    """Return the sum of what each rank has computed from its own share of the rows."""
+    world = current_world()
+    return local if world is None else world.all_reduce([local])[0]
 
 
 # Backward passes run in threads that do not see `_world`; each node keeps its own.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_same_form(state: Any, expected: Any, what: str) -> None:
         for name, value in expected.items():
             if not name.endswith(_EXTRA_STATE):
                 check_same_form(state[name], value, f"{what}.{name}")
-    elif isinstance(expected, Tensor):
+    elif isinstance(expected, Tensor | ShardedTable):
         check_tensor(state, tuple(expected.shape), expected.dtype, what)
     elif type(state) is not type(expected):
         raise InputError(f"{what} is a {type(state).__name__}, not a {type(expected).__name__}")

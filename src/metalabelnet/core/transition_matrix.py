@@ -70,12 +70,33 @@ def estimate_transitions(
     clean, true   (n, C) probabilities and (n,) true classes; a class without samples is assumed to have no confusion
     noisy, given  (m, C) probabilities and (m,) given labels of samples that the network was not trained on
     """
-    classes = clean.shape[1]
+    confusion = measure_confusion(clean, true)
+    return solve_transitions(confusion, confusion.class_sums(noisy, given), len(given), steps)
+
+
+class Confusion(NamedTuple):
+    """A network's own confusion M, and the temperature t of f."""
+
+    M: Tensor
+    t: float
+
+    def class_sums(self, noisy: Tensor, given: Tensor) -> Tensor:
+        """Return the sum of f_k · [given label = j] over noisy samples; those of several parts can be added."""
+        f_noisy = _apply_temperature(noisy, self.t)
+        return f_noisy.T @ functional.one_hot(given, noisy.shape[1]).to(f_noisy)
+
+
+def measure_confusion(clean: Tensor, true: Tensor) -> Confusion:
+    """Return M and t of `estimate_transitions` from its clean samples."""
     t = _fit_temperature_on_grid(clean, true)
-    f_clean, f_noisy = (_apply_temperature(p, t) for p in (clean, noisy))
-    is_class = functional.one_hot(true, classes).to(f_clean)
-    M = _normalize_rows(is_class.T @ f_clean)
-    N = f_noisy.T @ functional.one_hot(given, classes).to(f_noisy) / len(given)
+    f_clean = _apply_temperature(clean, t)
+    is_class = functional.one_hot(true, clean.shape[1]).to(f_clean)
+    return Confusion(_normalize_rows(is_class.T @ f_clean), t)
+
+
+def solve_transitions(confusion: Confusion, sums: Tensor, samples: int, steps: int = 300) -> EstimatedTransitions:
+    """Return T and π of `estimate_transitions` from M, and the sums over all noisy samples and their number."""
+    M, N, classes = confusion.M, sums / samples, len(sums)
     J = (torch.eye(classes).to(N) + 1 / classes) / (2 * classes)
     for _ in range(steps):
         J = J * (M @ (N / (M.T @ J).clamp_min(_tiny(N))))

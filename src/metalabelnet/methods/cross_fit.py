@@ -34,8 +34,10 @@ from metalabelnet.core.algorithm import apply_gradients
 from metalabelnet.core.forward_pass import forward, predict, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
+from metalabelnet.core.ranks import own_span, sum_of_shares
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.core.transition_matrix import EstimatedTransitions, estimate_transitions
+from metalabelnet.core.transition_matrix import EstimatedTransitions, measure_confusion, solve_transitions
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES, chunks
 from metalabelnet.data.rows import UNLABELED
@@ -84,7 +86,7 @@ class CrossFit:
         order = torch.randperm(rows, generator=generator(task.seed, "halves"))
         self.fold = (order % 2).to(device)
         self.sums = TensorState(
-            noisy=torch.zeros(rows, classes, dtype=task.dtype, device=device),
+            noisy=ShardedTable.full(rows, classes, 0, task.train.given, task.dtype),
             clean=torch.zeros(2, len(task.clean), classes, dtype=task.dtype, device=device),
         )
 
@@ -111,15 +113,18 @@ class CrossFit:
         for h, net in enumerate(self.nets):
             other_fold = ((self.fold != h) & (train.given != UNLABELED)).nonzero()[:, 0]
             for rows in torch.split(other_fold, MAX_CHUNK_SAMPLES):
-                self.sums["noisy"][rows] += self._log_probabilities(net, train.x[rows]).exp()
+                self.sums.table("noisy").add(rows, self._log_probabilities(net, train.x[rows]).exp())
             self.sums["clean"][h] += torch.cat([self._log_probabilities(net, x).exp() for x in chunks(clean.x)])
 
     def estimate(self) -> EstimatedTransitions:
         """Return T and the frequencies of the true classes among the labeled rows."""
         given, true = self.task.train.given, self.task.clean.true
+        own = own_span(len(given))
         labeled = given != UNLABELED
-        noisy, clean = (p / p.sum(-1, keepdim=True) for p in (self.sums["noisy"][labeled], self.sums["clean"]))
-        return estimate_transitions(clean.flatten(0, 1), true.repeat(2), noisy, given[labeled])
+        noisy, clean = (p / p.sum(-1, keepdim=True) for p in (self.sums["noisy"][labeled[own]], self.sums["clean"]))
+        confusion = measure_confusion(clean.flatten(0, 1), true.repeat(2))
+        sums = sum_of_shares(confusion.class_sums(noisy, given[own][labeled[own]]))
+        return solve_transitions(confusion, sums, int(labeled.sum()))
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

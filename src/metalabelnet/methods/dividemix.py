@@ -68,6 +68,9 @@ from metalabelnet.core.mixmatch import (
     sharpen,
     unlabeled_loss,
 )
+from metalabelnet.core.ranks import own_span
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import gather_soft_labels
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from metalabelnet.core.optimizers import SGD
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch, Views
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -228,7 +232,8 @@ class DivideMix(Method):
 
     def _empty_division(self) -> TensorState:
         rows, classes = len(self.task.train), len(self.task.train.classes)
-        return TensorState(w=self.draws.new_zeros(2, rows), p=self.draws.new_zeros(rows, classes))
+        p = ShardedTable.full(rows, classes, 0, self.draws, self.task.dtype)
+        return TensorState(w=self.draws.new_zeros(2, rows), p=p)
 
     @torch.no_grad()
     def _divide(self) -> None:
@@ -238,12 +243,16 @@ class DivideMix(Method):
         labeled = train.given != UNLABELED
         self.division["p"].zero_()
         for k, net in enumerate((self.net, self.peer)):
-            with mixed_precision_context():
-                logits = torch.cat([predict(net, to_input(x, self.task.dtype)) for x in chunks(train.x)])
-            self.division["p"].add_(logits.softmax(1) / 2)
-            losses = cross_entropy(logits[labeled], train.given[labeled])
+            losses, start = [], 0
+            for x in chunks(train.x):
+                rows = torch.arange(start, start + len(x), device=train.given.device)
+                with mixed_precision_context():
+                    logits = predict(net, to_input(x, self.task.dtype))
+                self.division.table("p").add(rows, logits.softmax(1) / 2)
+                losses.append(cross_entropy(logits, train.given[rows].clamp_min(0)))
+                start += len(x)
             self.division["w"][k].zero_()
-            self.division["w"][k, labeled] = clean_probabilities(losses)
+            self.division["w"][k, labeled] = clean_probabilities(torch.cat(losses)[labeled])
 
     def phase(self) -> str:
         """Return "warm-up" or "mix"."""
@@ -316,15 +325,14 @@ class DivideMix(Method):
     def _sgds(self) -> tuple[SGD, SGD]:
         return self.sgd, self.peer_sgd
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the refined labels of rows that count as labeled, predictions for the others; None in warm-up."""
         if self.division is None:
             return None
-        w, p = self.division["w"], self.division["p"]
-        refined = [
-            refine_labels(self.task.train.given, torch.where(w_k > self.settings.threshold, w_k, 0), p) for w_k in w
-        ]
-        return torch.stack(refined).mean(0)
+        own, given = own_span(len(self.task.train)), self.task.train.given
+        w, p = self.division["w"][:, own], self.division["p"]
+        refined = [refine_labels(given[own], torch.where(w_k > self.settings.threshold, w_k, 0), p) for w_k in w]
+        return gather_soft_labels(torch.stack(refined).mean(0), given)
 
     def classifier(self) -> nn.Module:
         """Return the ensemble of both networks."""

@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from metalabelnet.core.label_purifier import purify_labels, standardize
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import gather_soft_labels
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
@@ -48,6 +50,7 @@ from metalabelnet.nets.head import features_and_logits, find_head
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Stateful
@@ -106,7 +109,7 @@ class DMLP(Method):
 
     def _empty_labels(self) -> TensorState:
         given, classes = self.task.train.given, len(self.task.train.classes)
-        scores = torch.full((len(given), classes), 1 / classes, dtype=self.task.dtype, device=given.device)
+        scores = ShardedTable.full(len(given), classes, 1 / classes, given, self.task.dtype)
         return TensorState(labels=given.clone(), scores=scores)
 
     @torch.no_grad()
@@ -126,9 +129,8 @@ class DMLP(Method):
         scores = y.clamp_min(0)
         total = scores.sum(1, keepdim=True)
         self.purified["labels"][labeled] = y.argmax(1)
-        self.purified["scores"][labeled] = torch.where(total > 0, scores / total.clamp_min(1e-12), 1 / y.shape[1]).to(
-            self.task.dtype
-        )
+        scores = torch.where(total > 0, scores / total.clamp_min(1e-12), 1 / y.shape[1])
+        self.purified.table("scores")[labeled.nonzero()[:, 0]] = scores.to(self.task.dtype)
 
     def _features(self, rows: Rows) -> Tensor:
         """Return the features of rows in eval mode, without augmentation, in the precision that the ridge needs."""
@@ -144,9 +146,11 @@ class DMLP(Method):
         labels = batch.given if self.purified is None else self.purified["labels"][batch.index]
         return self.cross_entropy_step(batch.views, labels, batch.seed)
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the purified scores of all rows, normalized; uniform without a given label; None in warm-up."""
-        return None if self.purified is None else self.purified["scores"]
+        if self.purified is None:
+            return None
+        return gather_soft_labels(self.purified["scores"], self.task.train.given)
 
     def components(self) -> dict[str, Stateful]:
         """Add the purified labels after warm-up."""

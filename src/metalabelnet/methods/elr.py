@@ -34,6 +34,9 @@ from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.one_hot import one_hot
+from metalabelnet.core.ranks import own_span
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import gather_soft_labels
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, MethodTraits
@@ -41,6 +44,7 @@ from metalabelnet.methods.method import Method, MethodTraits
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -59,7 +63,7 @@ def early_learning_regularizer(logits: Tensor, targets: Tensor) -> Tensor:
     return torch.log1p(-(p * targets).sum(1))
 
 
-def update_targets(table: Tensor, index: Tensor, logits: Tensor, beta: float) -> Tensor:
+def update_targets(table: ShardedTable, index: Tensor, logits: Tensor, beta: float) -> Tensor:
     """Update the targets t ← βt + (1 − β)p of these rows of the table in place, and return them."""
     targets = beta * table[index] + (1 - beta) * logits.detach().softmax(1)
     table[index] = targets
@@ -73,6 +77,11 @@ def targets_to_labels(targets: Tensor, given: Tensor) -> Tensor:
     """
     initial = torch.where(given[:, None] >= 0, one_hot(given, targets), 1 / targets.shape[1])
     return targets + (1 - targets.sum(1, keepdim=True)).clamp_min(0) * initial
+
+
+def soft_labels_of(own_targets: Tensor, given: Tensor) -> ClassTable:
+    """Return the soft labels of all rows, from the targets of the rows that this process stores."""
+    return gather_soft_labels(targets_to_labels(own_targets, given[own_span(len(given))]), given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +129,14 @@ class ELR(Method):
     def __init__(self, task: Task, settings: ELRSettings) -> None:
         super().__init__(task, settings)
         given = task.train.given
-        self.targets = TensorState(
-            t=torch.zeros(len(given), len(task.train.classes), dtype=task.dtype, device=given.device)
-        )
+        self.targets = TensorState(t=ShardedTable.full(len(given), len(task.train.classes), 0, given, task.dtype))
         self.has_labels = True
 
     def step(self, batch: Batch) -> Tensor:
         """Update the targets of the batch, then take one step of the network."""
         theta = trainable_parameters(self.net)
         logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        t = update_targets(self.targets["t"], batch.index, logits, self.settings.beta)
+        t = update_targets(self.targets.table("t"), batch.index, logits, self.settings.beta)
 
         def loss_of(z: Tensor, y: Tensor, t: Tensor) -> Tensor:
             return (cross_entropy(z, y) + self.settings.regularization * early_learning_regularizer(z, t)).mean()
@@ -138,9 +145,9 @@ class ELR(Method):
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the targets of all training rows as soft labels."""
-        return targets_to_labels(self.targets["t"], self.task.train.given) if self.has_labels else None
+        return soft_labels_of(self.targets["t"], self.task.train.given) if self.has_labels else None
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the network. Targets are not part of a model."""

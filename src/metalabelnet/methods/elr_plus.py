@@ -47,10 +47,11 @@ from metalabelnet.core.algorithm import apply_gradients
 from metalabelnet.core.forward_pass import forward, trainable_parameters
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.one_hot import one_hot
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.batches import Views
 from metalabelnet.errors import InputError
-from metalabelnet.methods.elr import ELRSettings, early_learning_regularizer, targets_to_labels, update_targets
+from metalabelnet.methods.elr import ELRSettings, early_learning_regularizer, soft_labels_of, update_targets
 from metalabelnet.methods.joint_optimization import soft_label_cross_entropy
 from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.nets.ensemble import Ensemble
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from metalabelnet.core.optimizers import SGD
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -138,8 +140,8 @@ class ELRPlus(Method):
             copy.deepcopy(net).requires_grad_(requires_grad=False) for net in (self.net, self.peer)
         )
         given = task.train.given
-        empty = torch.zeros(len(given), len(task.train.classes), dtype=task.dtype, device=given.device)
-        self.targets = TensorState(net=empty, peer=empty.clone())
+        net, peer = (ShardedTable.full(len(given), len(task.train.classes), 0, given, task.dtype) for _ in range(2))
+        self.targets = TensorState(net=net, peer=peer)
         self.gamma = torch.zeros((), dtype=task.dtype, device=given.device)
         self.has_labels = True
 
@@ -164,7 +166,7 @@ class ELRPlus(Method):
     def _update_targets(self, name: str, teacher: nn.Module, batch: Batch, seed: int) -> Tensor:
         """Update the targets of a network with the prediction of the other's teacher."""
         logits = forward(teacher, batch.x, {}, seed=seed, update_statistics=True)
-        return update_targets(self.targets[name], batch.index, logits, self.settings.beta)
+        return update_targets(self.targets.table(name), batch.index, logits, self.settings.beta)
 
     def _train(self, net: nn.Module, sgd: SGD, batch: Batch, t: Tensor, seed: int) -> Tensor:
         """Take one step of a network on the mixed batch, and return its loss."""
@@ -190,10 +192,10 @@ class ELRPlus(Method):
         """Return the ensemble of both networks."""
         return Ensemble(self.prediction_net("net", self.net), self.prediction_net("peer", self.peer))
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the mean of both networks' targets of all training rows as soft labels."""
         mean = (self.targets["net"] + self.targets["peer"]) / 2
-        return targets_to_labels(mean, self.task.train.given) if self.has_labels else None
+        return soft_labels_of(mean, self.task.train.given) if self.has_labels else None
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the networks. Targets are not part of a model."""

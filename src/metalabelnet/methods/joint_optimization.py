@@ -41,6 +41,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from metalabelnet.core.losses import entropy_loss
+from metalabelnet.core.ranks import own_span
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.core.soft_label_table import SoftLabelTable
 from metalabelnet.core.state_check import check_int
 from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES
@@ -48,6 +50,9 @@ from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, MethodTraits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -82,31 +87,35 @@ MAX_STORED_EPOCHS = 2**31  # of a checkpoint's count
 class PredictionWindow:
     """Predictions for all labeled rows after each of the last epochs, as a ring buffer.
 
-    It takes window × rows × classes numbers in the run's precision, in memory and in each checkpoint of the first
-    stage: for a window of ten in float32, 20 MB on CIFAR-10 and 200 MB on CIFAR-100.
+    It takes window × rows × classes numbers in the run's precision, in the memory of all ranks together and in each
+    checkpoint of the first stage: for a window of ten in float32, 20 MB on CIFAR-10 and 200 MB on CIFAR-100.
     """
 
     def __init__(self, window: int, rows: int, classes: int, like: Tensor) -> None:
-        self.ring = like.new_zeros(window, rows, classes)
-        self.count = 0
+        own = own_span(rows)
+        self.ring = like.new_zeros(window, own.stop - own.start, classes)
+        self.rows, self.count = rows, 0
 
-    def add(self, probabilities: Tensor) -> None:
-        """Store the predictions of an epoch, in place of the oldest."""
-        self.ring[self.count % len(self.ring)] = probabilities
+    def add(self, chunks: Iterable[Tensor]) -> None:
+        """Store the predictions of an epoch, in place of the oldest. They come in chunks of consecutive rows."""
+        table, start = ShardedTable(self.ring[self.count % len(self.ring)], self.rows), 0
+        for p in chunks:
+            table[torch.arange(start, start + len(p), device=p.device)] = p
+            start += len(p)
         self.count += 1
 
-    def mean(self) -> Tensor:
+    def mean(self) -> ShardedTable:
         """Return the mean over the stored epochs."""
-        return self.ring[: self.count].mean(0)
+        return ShardedTable(self.ring[: self.count].mean(0), self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"ring": self.ring, "count": self.count}
+        return {"ring": ShardedTable(self.ring, self.rows, dim=1).state(), "count": self.count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state."""
         check_int(state_dict["count"], 0, MAX_STORED_EPOCHS, "predictions.count")
-        self.ring.copy_(state_dict["ring"])
+        ShardedTable(self.ring, self.rows, dim=1).load(state_dict["ring"])
         self.count = state_dict["count"]
 
 
@@ -225,22 +234,22 @@ class JointOptimization(Method):
             l_p, l_e = prior_loss(logits, self.prior), entropy_loss(logits).mean()
             return l_c + self.settings.a * l_p + self.settings.b * l_e
 
-        return self.sgd_step(loss, batch.views, (self.labels.logits[batch.index].softmax(1),), batch.seed)
+        return self.sgd_step(loss, batch.views, (self.labels[batch.index].softmax(1),), batch.seed)
 
     def end_epoch(self, epoch: int) -> None:
         """Predict the labeled rows, and replace their labels from epoch `update_from`."""
         if self.retraining or epoch + self.window < self.update_from:
             return  # these predictions would leave the window before the first update
         x = self.task.train.x
-        self.predictions.add(
-            torch.cat([self.logits(x[rows]).softmax(1) for rows in torch.split(self.rows, MAX_CHUNK_SAMPLES)])
-        )
+        self.predictions.add(self.logits(x[rows]).softmax(1) for rows in torch.split(self.rows, MAX_CHUNK_SAMPLES))
         if epoch + 1 >= self.update_from:
-            mean = self.predictions.mean()
-            hard = ONE_HOT_LOGIT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)
-            self.labels.logits[self.rows] = mean.log() if self.settings.labels == "soft" else hard
+            means = self.predictions.mean()
+            for places in means.chunks():
+                mean = means[places]
+                hard = ONE_HOT_LOGIT * functional.one_hot(mean.argmax(1), mean.shape[1]).to(mean.dtype)
+                self.labels[self.rows[places]] = mean.log() if self.settings.labels == "soft" else hard
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the labels of all training rows, uniform for rows without a given label."""
         return self.labels.soft_labels() if self.has_labels else None
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -123,7 +124,7 @@ class MSLG(Method):
             soft_loss=self.soft_label_loss(self.iteration.l_c_and_l_e, batch),
         )
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return ŷ of all training rows; None in warm-up."""
         return None if self.table is None else self.table.soft_labels()
 
@@ -140,12 +141,12 @@ class MSLG(Method):
 
 def soft_label_source(table: SoftLabelTable, index: Tensor, step: float) -> SoftLabelSource:
     """Return the soft labels of a batch, whose update ỹ ← ỹ − β ∂L_meta/∂ỹ is written to the table."""
-    y_tilde = table.logits[index].requires_grad_()
+    y_tilde = table[index].requires_grad_()
 
     @torch.no_grad()
     def update(by_phi: Iterable[Tensor]) -> None:
         (by_y_tilde,) = by_phi
         y_tilde.sub_(step * by_y_tilde)
-        table.logits[index] = y_tilde
+        table[index] = y_tilde
 
     return SoftLabelSource(phi=[y_tilde], log_y_hat=lambda: y_tilde.log_softmax(1), update=update)

@@ -48,6 +48,7 @@ from metalabelnet.methods.method import Method, MethodTraits
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -154,7 +155,7 @@ class Pencil(Method):
         if self.on_given:
             return self.cross_entropy_step(batch.views, batch.given, batch.seed)
         a, b = (0.0, 0.0) if self.labels_fixed else (self.settings.a, self.settings.b)
-        theta, y_tilde = trainable_parameters(self.net), self.labels.logits[batch.index].requires_grad_()
+        theta, y_tilde = trainable_parameters(self.net), self.labels[batch.index].requires_grad_()
         logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
 
         def loss_of(z: Tensor, y: Tensor, given: Tensor) -> Tensor:
@@ -163,13 +164,13 @@ class Pencil(Method):
         if not self.labels_fixed:
             label_loss = loss_of(logits, y_tilde, batch.given)
             (label_gradient,) = torch.autograd.grad(label_loss, y_tilde, retain_graph=True)
-            self.labels.logits[batch.index] -= self.settings.label_step * label_gradient
+            self.labels[batch.index] = y_tilde.detach() - self.settings.label_step * label_gradient
         targets = (y_tilde.detach(), batch.given)
         loss = self.recipe_loss(self.net, theta, loss_of, batch.views, targets, batch.seed, logits=logits)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return ŷ of all training rows, uniform for rows without a given label."""
         return self.labels.soft_labels() if self.has_labels else None
 

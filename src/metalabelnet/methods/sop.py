@@ -41,13 +41,18 @@ from metalabelnet.core.algorithm import apply_gradients
 from metalabelnet.core.forward_pass import Theta, forward, trainable_parameters
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.one_hot import one_hot
+from metalabelnet.core.ranks import own_span
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import gather_soft_labels
 from metalabelnet.core.tensor_state import TensorState
+from metalabelnet.core.top_classes import MAX_VALUES_PER_CHUNK
 from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -91,6 +96,23 @@ def noise_gradients(logits: Tensor, u: Tensor, v: Tensor, y: Tensor) -> tuple[Te
     h_y = (h * y).sum(1, keepdim=True)
     du = torch.where(h_y > MIN_PROBABILITY, 2 * u * (1 / h.sum(1, keepdim=True) - 1 / h_y), 0.0)
     return du, -4 * v * (one_hot(p.argmax(1), p) - v.square()) * (1 - y)
+
+
+def own_normal_rows(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Return this process's rows of `torch.randn(rows, columns)` in float64; several ranks draw all, in chunks.
+
+    PyTorch draws 16 numbers at a time, so that chunks of a multiple of 16 rows have the numbers of a single draw.
+    """
+    own = own_span(rows)
+    if own == slice(0, rows):
+        return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+    chunk, start, parts = 16 * max(1, MAX_VALUES_PER_CHUNK // (16 * columns)), 0, []
+    while start < rows:
+        end = start + chunk if start + 2 * chunk <= rows else rows
+        drawn = torch.randn(end - start, columns, dtype=torch.float64, generator=generator)
+        parts.append(drawn[max(own.start - start, 0) : max(own.stop - start, 0)].clone())
+        start = end
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,21 +159,23 @@ class SOP(Method):
     def __init__(self, task: Task, settings: SOPSettings) -> None:
         super().__init__(task, settings)
         given, classes = task.train.given, len(task.train.classes)
-        random = torch.randn(len(given), 1 + classes, dtype=torch.float64, generator=generator(task.seed, "sop"))
+        random = own_normal_rows(len(given), 1 + classes, generator(task.seed, "sop"))
         initial = (INITIAL_SCALE * random).to(given.device, task.dtype)
-        self.noise = TensorState(u=initial[:, :1].clone(), v=initial[:, 1:].clone())
+        u, v = (ShardedTable(part.clone(), len(given)) for part in (initial[:, :1], initial[:, 1:]))
+        self.noise = TensorState(u=u, v=v)
         self.has_labels = True
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step of the network, and one of u and v of the batch."""
         theta, index = trainable_parameters(self.net), batch.index
         logits = forward(self.net, batch.x, theta, seed=batch.seed, update_statistics=True)
-        u, v = self.noise["u"][index], self.noise["v"][index]
+        tables = self.noise.table("u"), self.noise.table("v")
+        u, v = (table[index] for table in tables)
         y = one_hot(batch.given, v)
         loss = self.network_loss(theta, logits, y, label_noise(u, v, y), batch)
         du, dv = noise_gradients(logits.detach(), u, v, y)
-        self.noise["u"][index] = (u - self.settings.u_step / len(index) * du).clamp(-1, 1)
-        self.noise["v"][index] = (v - self.settings.v_step / len(index) * dv).clamp(-1, 1)
+        tables[0][index] = (u - self.settings.u_step / len(index) * du).clamp(-1, 1)
+        tables[1][index] = (v - self.settings.v_step / len(index) * dv).clamp(-1, 1)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())
         return loss.detach()
 
@@ -163,13 +187,13 @@ class SOP(Method):
 
         return self.recipe_loss(self.net, theta, loss_of, batch.views, (y, noise), batch.seed, logits=logits)
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return φ(y − s) of all training rows: the given labels without their noise, uniform if there is none."""
         if not self.has_labels:
             return None
-        u, v = self.noise["u"], self.noise["v"]
-        y = one_hot(self.task.train.given, v)
-        return normalize(y - label_noise(u, v, y))
+        u, v, given = self.noise["u"], self.noise["v"], self.task.train.given
+        y = one_hot(given[own_span(len(given))], v)
+        return gather_soft_labels(normalize(y - label_noise(u, v, y)), given)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the network. u and v are not part of a model."""

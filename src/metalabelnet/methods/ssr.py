@@ -53,6 +53,9 @@ from metalabelnet.core.label_net import uniform_parameter
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.mixmatch import draw_shares, labeled_loss, mix, one_hot
 from metalabelnet.core.neighbors import balanced_votes, nearest_neighbors
+from metalabelnet.core.ranks import own_span
+from metalabelnet.core.sharded_table import ShardedTable
+from metalabelnet.core.soft_label_table import gather_soft_labels
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
@@ -66,6 +69,7 @@ from metalabelnet.seeds import generator, stream_seed
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -217,7 +221,8 @@ class SSR(Method):
     def _empty_selection(self) -> TensorState:
         given, classes = self.task.train.given, len(self.task.train.classes)
         weights = torch.zeros(len(given), dtype=self.task.dtype, device=given.device)
-        return TensorState(labels=given.clone(), weights=weights, p=weights.new_zeros(len(given), classes))
+        p = ShardedTable.full(len(given), classes, 0, given, self.task.dtype)
+        return TensorState(labels=given.clone(), weights=weights, p=p)
 
     @torch.no_grad()
     def _select(self) -> None:
@@ -229,7 +234,7 @@ class SSR(Method):
         v = functional.normalize(torch.cat([features for features, _ in parts]), dim=1)
         votes = balanced_votes(nearest_neighbors(v, self.neighbors), labels, classes)
         selected = select(labels, votes, s.select_threshold)
-        self.selection["p"].copy_(p)
+        self.selection.table("p").load(p)
         self.selection["labels"].copy_(labels)
         self.selection["weights"].copy_(balanced_weights(labels, selected, classes))
 
@@ -274,12 +279,14 @@ class SSR(Method):
         _, prediction = label_net_forward(heads, strong, seed=batch.seed, update_statistics=True)
         return -functional.cosine_similarity(prediction, z_w, dim=1).mean()
 
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return the labels of selected rows, and predictions for the others; None before the first epoch."""
         if self.selection is None:
             return None
-        p, labels = self.selection["p"], self.selection["labels"]
-        return torch.where((self.selection["weights"] > 0)[:, None], one_hot(labels, p.shape[1], p.dtype), p)
+        p, own = self.selection["p"], own_span(len(self.task.train))
+        labels, selected = self.selection["labels"][own], self.selection["weights"][own] > 0
+        soft_labels = torch.where(selected[:, None], one_hot(labels, p.shape[1], p.dtype), p)
+        return gather_soft_labels(soft_labels, self.task.train.given)
 
     def components(self) -> dict[str, Stateful]:
         """Add the heads and their optimizer, and the selection."""

@@ -39,7 +39,7 @@ from metalabelnet.labels.snapshots import (
 )
 from metalabelnet.train import checkpoint, json_files
 from metalabelnet.train.build_method import build_method
-from metalabelnet.train.rank_agreement import broadcast_state, copy_from_rank_0, is_set_on_any_rank
+from metalabelnet.train.rank_agreement import copy_from_rank_0, gather_tables, is_set_on_any_rank, send_state
 from metalabelnet.train.result import Progress, Result
 from metalabelnet.train.summary import summarize
 
@@ -141,8 +141,9 @@ class TrainingLoop:
                     self.losses[self.step] = self.engine.step(inputs)
                     self.step += 1
                     self.seconds = time.monotonic() - start
-                    stopping = is_set_on_any_rank(stop is not None and stop())
-                    if stopping or time.monotonic() - last_saved >= checkpoint_seconds:
+                    stopping = stop is not None and stop()
+                    if is_set_on_any_rank(stopping or time.monotonic() - last_saved >= checkpoint_seconds):
+                        stopping = is_set_on_any_rank(stopping)
                         yield from wait_for_device(device)
                         self.save()
                         last_saved = time.monotonic()
@@ -253,12 +254,13 @@ class TrainingLoop:
     def save(self) -> None:
         """Write the checkpoint, if there is a run folder. Raise DivergenceError if the state is not finite."""
         self.check_finite()
+        method_state = gather_tables(self.method.state_dict())
         if self.files is None:
             return
         checkpoint.save(
             self.files.checkpoint,
             {
-                "method": self.method.state_dict(),
+                "method": method_state,
                 "epoch": self.epoch,
                 "step": self.step,
                 "losses": self.losses,
@@ -272,12 +274,22 @@ class TrainingLoop:
         self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
     def restore(self) -> None:
-        """Load the last intact checkpoint, if there is one. Its content is checked before it is used."""
+        """Load the last intact checkpoint, if there is one: on rank 0, which sends it to the others."""
         device = self.problem.train.x.device
         latest = None if self.files is None else checkpoint.load_latest(self.files.checkpoint, device)
         state, file = (None, Path()) if latest is None else latest
-        if (state := broadcast_state(state, device)) is None:
+        if state is not None:
+            self.load(state, file)
+        send_state(state, self.method, device, self.load)
+        if self.files is None or state is None:
             return
+        if file != self.files.checkpoint:  # the next checkpoint must keep this one, not a damaged one
+            file.replace(self.files.checkpoint)
+        self.files.write_metrics(self.history)
+        self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
+
+    def load(self, state: dict[str, Any], file: Path = Path()) -> None:
+        """Continue from the state in a file. It is checked before it is used."""
         try:
             self.check_state(state)
             self.method.load_state_dict(state["method"])
@@ -290,16 +302,9 @@ class TrainingLoop:
             ) from error
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
         self.losses, self.soft_labels = state["losses"], table_from_state(state["soft_labels"])
-        self.history, self.best = state["history"], state["best"]
-        if self.best is not None:
-            self.best["soft_labels"] = table_from_state(self.best["soft_labels"])
+        self.history, best = state["history"], state["best"]
+        self.best = best and best | {"soft_labels": table_from_state(best["soft_labels"])}
         self.snapshots.load_state(state["snapshots"])
-        if self.files is None:
-            return
-        if file != self.files.checkpoint:  # the next checkpoint must keep this one, not a damaged one
-            file.replace(self.files.checkpoint)
-        self.files.write_metrics(self.history)
-        self.saved_at = f"{self.files.checkpoint} (epoch {self.epoch}, step {self.step})"
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise InputError for a state that `save` cannot have written in this run. `Method` checks its own part."""

@@ -13,10 +13,13 @@ from torch import nn
 
 from metalabelnet.core.optimizers import Optimizer
 from metalabelnet.core.ranks import current_world
+from metalabelnet.core.sharded_table import ShardedTable
 from metalabelnet.engine.engine import state_tensors
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from metalabelnet.methods import Method
     from metalabelnet.train.settings import Run
 
@@ -35,19 +38,46 @@ def check_ranks(run: Run, data_digest: str) -> None:
         raise InputError(f"rank {world.rank} has read other data than rank 0: give all ranks the same files")
 
 
-def broadcast_state(state: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:
-    """Return the state that rank 0 has read, on every rank. No code in it is executed."""
+def gather_tables(state: Any) -> Any:
+    """Return a method's state with whole tables on rank 0, and None in their place on the others."""
+    if isinstance(state, ShardedTable):
+        return state.gather()
+    return {name: gather_tables(value) for name, value in state.items()} if type(state) is dict else state
+
+
+def send_state(
+    state: dict[str, Any] | None, method: Method, device: torch.device, load: Callable[[dict[str, Any]], None]
+) -> None:
+    """Let the other ranks load the state that rank 0 has loaded, if there is one. No code in it is executed.
+
+    They receive their own rows of a table alone, after the rest, in which a meta tensor is in the place of the table.
+    """
     world = current_world()
     if world is None:
-        return state
+        return
     buffer = io.BytesIO()
     if state is not None:
-        torch.save(state, buffer)
-    content = world.broadcast_bytes(buffer.getvalue())
-    if world.rank == 0 or not content:
-        return state
-    received: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    return received
+        torch.save(state | {"method": _without_tables(state["method"], method.state_dict())}, buffer)
+    if not (content := world.broadcast_bytes(buffer.getvalue())):
+        return
+    if state is None:
+        load(torch.load(io.BytesIO(content), map_location=device, weights_only=True))
+    _scatter_tables(state and state["method"], method.state_dict())
+
+
+def _without_tables(state: Any, form: Any) -> Any:
+    """Return a state with meta tensors for the tables of `form`, the same state of the method of rank 0."""
+    if isinstance(form, ShardedTable):
+        return state.to("meta")
+    return {name: _without_tables(state[name], value) for name, value in form.items()} if type(form) is dict else state
+
+
+def _scatter_tables(state: Any, form: Any) -> None:
+    if isinstance(form, ShardedTable):
+        form.scatter(state)
+    elif type(form) is dict:
+        for name, value in form.items():
+            _scatter_tables(state and state[name], value)
 
 
 def copy_from_rank_0(method: Method) -> None:

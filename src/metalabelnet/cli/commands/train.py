@@ -94,4 +94,4 @@ def _train_as_other_rank(run: Run, world: World) -> None:
     with interruptible() as stop:
         problem = prepare(run, stop=stop)
         with several_ranks(world):
-            training.train(run, problem=problem, stop=stop)
+            training.train(run, problem=problem, stop=stop, checkpoint_seconds=math.inf)  # rank 0 decides when
