@@ -22,7 +22,6 @@ TABLES = {
     "dmlp": ["purified.scores"],
     "elr": ["targets.t"],
     "elr-plus": ["targets.net", "targets.peer"],
-    "forward": ["cross_fit.noisy"],
     "joint-optimization": ["labels.logits", "predictions.ring"],
     "mslg": ["table.logits"],
     "pencil": ["labels.logits"],
