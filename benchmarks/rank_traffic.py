@@ -44,6 +44,8 @@ class CountingWorld(World):
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         kind = "BatchNorm" if len(tensors) == 2 else "gradients"
+        if not tensors[0].is_floating_point():  # `ShardedTable` sends the bits of its rows
+            kind = "label table"
         self.sent.update({f"{kind}: messages": 1, f"{kind}: bytes": sum(tensor.nbytes for tensor in tensors)})
         return tuple(tensor.detach().clone() for tensor in tensors)
 
@@ -61,7 +63,6 @@ def count(method: str, net: str, classes: int, batch: int, ranks: int) -> dict[s
     train = rows(batch)
     problem = Problem(train=train, clean=train, validation=train, test=train, noise_rate=0.0)  # type: ignore[arg-type]
     run = Run(method=method, net=net, epochs=2, warmup=1, batch_size=batch, device="cpu", lr_milestones=())
-    built = build_method(run, problem)
     batches = Batches(
         train=problem.train,
         clean=problem.clean,
@@ -71,10 +72,11 @@ def count(method: str, net: str, classes: int, batch: int, ranks: int) -> dict[s
         dtype=run.torch_dtype,
         seed=0,
     )
-    built.begin_epoch(1)
     (first, *_) = batches.epoch(1, labeled_only=False)
-    CountingWorld.sent.clear()
     with several_ranks(CountingWorld(rank=0, size=ranks)):
+        built = build_method(run, problem)
+        built.begin_epoch(1)
+        CountingWorld.sent.clear()
         built.train_step(first)
     return dict(CountingWorld.sent) | {"weights": sum(weight.numel() for weight in built.net.parameters())}
 

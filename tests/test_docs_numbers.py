@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from metalabelnet.core.sharded_table import MAX_VALUES_PER_CHUNK
 from metalabelnet.reproduction.beyond import PLUS
 from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION
@@ -172,6 +173,29 @@ def test_counted_traffic_follows_the_formula() -> None:
         assert (count["BatchNorm: messages"], count["BatchNorm: bytes"]) == (7 * 53, 7 * 2 * 4 * 26_560)
         own_rows = count["batch"] // count["ranks"]
         assert count["logits and features: bytes"] == own_rows * 4 * (2048 + 4 * 14)
+
+
+def test_memory_of_label_tables() -> None:
+    file = ROOT / "results" / "streaming" / "label_table_memory.jsonl"
+    one, two, four = (json.loads(text) for text in file.read_text().splitlines())
+    text = " ".join((ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8").split())
+    held = [max(line["held_mb"]) for line in (one, two, four)]
+    assert [line["ranks"] for line in (one, two, four)] == [1, 2, 4]
+    assert f"Measured for {one['samples']:,} samples and {one['classes']} classes, 80 MB" in text
+    assert f"holds {held[0]:.1f} MB more than" in text
+    assert f"each of two ranks {held[1]:.1f} MB, each of four {held[2]:.1f} MB" in text
+    assert f"a batch of {two['batch']} rows takes {max(two['lookup_ms']):.1f} ms" in text
+    assert f"{max(two['gather_ms']):.0f} ms for the 80 MB above" in text
+    assert max(two["gather_peak_mb"][1:]) < 1.1 * held[1]
+    assert f"messages of 4 MB ({MAX_VALUES_PER_CHUNK:,} numbers)" in text
+    for samples, classes, unit, cells in (
+        (1_000_000, 14, 1e6, ("56", "7", "0.9")),
+        (2_400_000, 1000, 1e9, ("9.6", "1.2", "0.15")),
+    ):
+        for ranks, cell in zip((1, 8, 64), cells, strict=True):
+            assert samples * classes * 4 / ranks / unit == pytest.approx(float(cell), abs=0.03)
+        assert f"{samples:,} samples, {classes:,} classes" in text
+        assert " | ".join(f"{cell} {'MB' if unit == 1e6 else 'GB'}" for cell in cells) in text
 
 
 def test_share_of_wrong_labels_among_informative_samples() -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from metalabelnet.cli import main
 from metalabelnet.core.ranks import World
 from metalabelnet.launch.torchrun import rank_and_size
+from metalabelnet.train import checkpoint
 from rank_processes import Interruption, run_command
 
 pytestmark = pytest.mark.dist
@@ -108,6 +109,22 @@ def test_run_resumes_with_other_numbers_of_ranks(method: str, tmp_path: Path) ->
     assert max(float((got[name] - value).abs().max()) for name, value in expected.items()) < 1e-12
     first, second = ((path / "labels.csv").read_text().splitlines() for path in (whole, parts))
     assert [line.split(",")[:4] for line in first] == [line.split(",")[:4] for line in second]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_another_table_is_one_line(tmp_path: Path) -> None:
+    """Rank 0 reads it and refuses it; the others receive nothing."""
+    command = [*TRAIN, "--method", "sop", "--out", str(tmp_path / "run"), "--resume"]
+    assert run_command(command, 2, tmp_path / "stopped", Interruption(1, 4, signal.SIGTERM))[0] == [130, 130]
+    file = tmp_path / "run" / "checkpoint" / "state.pt"
+    state = checkpoint.load(file, torch.device("cpu"))
+    assert state["method"]["noise"]["v"].shape == (300, 10)
+    state["method"]["noise"]["v"] = state["method"]["noise"]["v"][:150].clone()
+    checkpoint.save(file, state)
+    codes, texts = run_command(command, 2, tmp_path / "resumed")
+    assert codes[0] == 2
+    (line,) = lines(texts)
+    assert "is no checkpoint of this run (method.noise.v has the shape (150, 10), not (300, 10))" in line
 
 
 @pytest.mark.slow

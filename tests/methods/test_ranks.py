@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from rank_processes import count_table_values, pass_networks, read_batches, run_ranks, train_methods
+from rank_processes import count_table_values, pass_networks, read_batches, run_ranks, train_methods, use_tables
 from small_runs import METHOD_VARIANTS, TRAINED_METHODS
 
 pytestmark = pytest.mark.dist
@@ -34,8 +35,23 @@ ALL_RUNS: list[tuple[str, dict[str, Any]]] = [
     *((name, {"batch_size": 11}) for name in ("cross-entropy", "mlnt", "dividemix", "ssr")),
     *((name, {"settings": {"differentiation": "double-backward"}}) for name in ("metalabelnet", "mslg", "mlc", "mlnt")),
     ("metalabelnet", {"settings": {"differentiation": "finite-difference"}}),
+    ("forward", {"settings": {"transition": "estimated"}}),
     ("metalabelnet-plus", {"mixup": 0.2, "ema": 0.9, "strong_augment": "consistency"}),
 ]
+
+INDICES = [torch.tensor([49, 0, 17]), torch.tensor([16, 0, 16, 49, 32, 0, 33]), torch.tensor([], dtype=torch.int64)]
+
+
+def flatten(results: Any, name: str = "") -> dict[str, Any]:
+    """Return a nested result by path."""
+    if isinstance(results, dict | list):
+        items = results.items() if isinstance(results, dict) else enumerate(results)
+        return {path: value for key, part in items for path, value in flatten(part, f"{name}/{key}").items()}
+    return {name: results}
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
 
 
 def assert_ranks_equal_one_process(runs: list[tuple[str, dict[str, Any]]], size: int, folder: Path) -> None:
@@ -58,6 +74,22 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_equal_one_process_for_every_method(size: int, tmp_path: Path) -> None:
     assert_ranks_equal_one_process(ALL_RUNS, size, tmp_path)
+
+
+def test_ranks_have_the_rows_of_a_table_of_one_process(tmp_path: Path) -> None:
+    """Lookups with repeated and with no row numbers, updates, checkpoints, soft labels: equal to the bit."""
+    expected = flatten(use_tables(50, INDICES))
+    ranks = [flatten(results) for results in run_ranks(use_tables, 3, tmp_path / "ranks", 50, INDICES)]
+    for key, value in expected.items():
+        for rank, results in enumerate(ranks):
+            if rank and key.endswith(("/table", "/ring")):  # rank 0 alone writes checkpoints
+                assert results[key] is None
+            elif key.endswith("/numel"):
+                assert results[key] == 3 * [16, 17, 17][rank]
+            elif isinstance(value, Tensor):
+                assert same_bytes(results[key], value), f"{key} on rank {rank}"
+            else:
+                assert results[key] == value, f"{key} on rank {rank}"
 
 
 @pytest.mark.slow

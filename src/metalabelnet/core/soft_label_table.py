@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.nn import functional
 
 from metalabelnet.core.ranks import current_world, gather_rows, own_span
 from metalabelnet.core.sharded_table import ShardedTable
@@ -26,9 +25,8 @@ class SoftLabelTable:
 
     def __init__(self, given: Tensor, classes: int, k: float, dtype: torch.dtype) -> None:
         self.given, own = given, given[own_span(len(given))]
-        labeled = (own >= 0).to(dtype)[:, None]
-        logits = k * labeled * functional.one_hot(own.clamp_min(0), classes).to(dtype)
-        self.table = ShardedTable(logits, len(given))
+        self.table = ShardedTable.full(len(given), classes, 0, given, dtype)
+        self.logits.scatter_(1, own.clamp_min(0)[:, None], k * (own >= 0).to(dtype)[:, None])
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Return a copy of the label logits of these rows."""

@@ -54,6 +54,7 @@ from metalabelnet.core.head_refit import refit_head
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.tensor_state import TensorState
+from metalabelnet.core.top_classes import concat, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunk_size, chunks
 from metalabelnet.errors import InputError
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.data.rows import Rows
     from metalabelnet.methods.method import Stateful
@@ -282,7 +284,7 @@ class MetaLabelNetPlus(Method):
         return cast("Tensor", self.label_net(log_q, rate, given))
 
     @torch.no_grad()
-    def soft_labels(self) -> Tensor | None:
+    def soft_labels(self) -> ClassTable | None:
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.label_net is None:
             return None
@@ -290,8 +292,9 @@ class MetaLabelNetPlus(Method):
         for x in chunks(self.task.train.x):
             index, rows = rows[: len(x)], rows[len(x) :]
             given = self.task.train.given[index]
-            labels.append(self._log_soft_labels(to_input(x, self.task.dtype), given, index).exp())
-        return torch.cat(labels)
+            p = self._log_soft_labels(to_input(x, self.task.dtype), given, index).exp()
+            labels.append(top_probabilities(p, given))
+        return concat(labels)
 
     def components(self) -> dict[str, Stateful]:
         """Add the label net and the noise rates in phase 2."""

@@ -115,7 +115,8 @@ class Method(ABC):
 
     The constructor creates what the first epoch needs; a later phase creates its networks in `begin_epoch`, and
     again in `load_state_dict` and `load_model_state_dict`. The classifier's SGD keeps its momentum over all phases.
-    A subclass defines `traits` and `step`, and overrides what else it needs.
+    A subclass defines `traits` and `step`, and overrides what else it needs. A table of samples × classes is a
+    `ShardedTable`, of which each rank stores its share of the rows.
 
     Parameters
     ----------
