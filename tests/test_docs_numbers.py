@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from metalabelnet.core.sharded_table import MAX_VALUES_PER_CHUNK
+from metalabelnet.core.sharded_table import MAX_VALUES_PER_MESSAGE
 from metalabelnet.reproduction.beyond import PLUS
 from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION
@@ -187,7 +187,7 @@ def test_memory_of_label_tables() -> None:
     assert f"a batch of {two['batch']} rows takes {max(two['lookup_ms']):.1f} ms" in text
     assert f"{max(two['gather_ms']):.0f} ms for the 80 MB above" in text
     assert max(two["gather_peak_mb"][1:]) < 1.1 * held[1]
-    assert f"messages of 4 MB ({MAX_VALUES_PER_CHUNK:,} numbers)" in text
+    assert f"messages of 4 MB ({MAX_VALUES_PER_MESSAGE:,} numbers)" in text
     for samples, classes, unit, cells in (
         (1_000_000, 14, 1e6, ("56", "7", "0.9")),
         (2_400_000, 1000, 1e9, ("9.6", "1.2", "0.15")),

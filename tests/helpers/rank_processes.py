@@ -216,8 +216,9 @@ def use_tables(rows: int, indices: Sequence[Tensor]) -> dict[str, Any]:
     """Return what lookups, updates, checkpoints and soft labels of tables with this many rows give."""
     results: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("core.sharded_table", "methods.sop"):  # several messages and draws per table
-            patch.setattr(f"metalabelnet.{module}.MAX_VALUES_PER_CHUNK", 6)
+        # Several messages and draws per table.
+        patch.setattr("metalabelnet.core.sharded_table.MAX_VALUES_PER_MESSAGE", 6)
+        patch.setattr("metalabelnet.methods.sop.MAX_VALUES_PER_CHUNK", 6)
         for dtype in (torch.float32, torch.float64):
             whole = torch.linspace(-1, 1, 3 * rows, dtype=dtype).view(rows, 3)
             whole[0] = torch.tensor([-0.0, torch.inf, torch.nan])

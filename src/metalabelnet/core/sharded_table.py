@@ -23,7 +23,7 @@ from metalabelnet.core.ranks import current_world, own_span
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_VALUES_PER_CHUNK = 1 << 20  # of all rows, that are looked up or sent at a time
+MAX_VALUES_PER_MESSAGE = 1 << 20  # when a whole table is sent
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # of the same size
 
 
@@ -144,7 +144,7 @@ class ShardedTable:
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield start and end of consecutive pieces of the rows from `start` to `end`."""
-        size = max(1, MAX_VALUES_PER_CHUNK * self.rows // max(1, math.prod(self.shape)))
+        size = max(1, MAX_VALUES_PER_MESSAGE * self.rows // max(1, math.prod(self.shape)))
         yield from ((first, min(first + size, end)) for first in range(start, end, size))
 
     def _own_rows(self, start: int, end: int) -> Tensor:
