@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin
+from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin, same_frequencies
 from metalabelnet.core.calibration import fit_temperature
 
 
@@ -138,6 +140,21 @@ def test_many_clean_samples_correct_a_class_that_is_predicted_too_often() -> Non
     labels = net(biased, torch.full((2000,), 0.5, dtype=torch.float64), torch.full((2000,), -1)).exp()
     frequency = torch.bincount(true) / len(true)
     assert (labels.mean(0) - frequency).abs().max() < 0.5 * (biased.exp().mean(0) - frequency).abs().max()
+
+
+@pytest.mark.parametrize("counts", [[[30, 50, 20], [310, 460, 230]], [[9, 1], [60, 40]], [[4, 0, 6], [50, 0, 50]]])
+@pytest.mark.parametrize("factor", [1, 2, 5, 12])
+def test_same_frequencies_is_the_chi_squared_test(counts: list[list[int]], factor: int) -> None:
+    a, b = (torch.repeat_interleave(torch.arange(len(n)), torch.tensor(n) * factor) for n in counts)
+    used = np.array(counts)[:, np.array(counts).sum(0) > 0] * factor
+    p = stats.chi2_contingency(used, correction=False).pvalue
+    assert same_frequencies(a, b, 4) == (p >= 0.001)
+    assert same_frequencies(torch.cat([a, torch.full((99,), -1)]), b, 4) == (p >= 0.001)
+
+
+def test_no_labels_do_not_contradict() -> None:
+    assert same_frequencies(torch.tensor([-1, -1]), torch.tensor([0, 1, 1]), 2)
+    assert same_frequencies(torch.tensor([0]), torch.tensor([0, 0]), 1)
 
 
 def test_a_class_that_is_never_predicted_has_a_finite_shift() -> None:

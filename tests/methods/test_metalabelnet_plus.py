@@ -157,6 +157,15 @@ def test_mean_prediction_is_aligned_when_phase_2_starts_and_after_each_epoch() -
     assert not off.method.label_net.shift.any()
 
 
+def test_a_clean_set_that_was_drawn_otherwise_is_not_aligned_with() -> None:
+    problem = small_problem()
+    given = torch.zeros_like(problem.clean.given)  # all of one class, a third of the training samples
+    problem = dataclasses.replace(problem, clean=problem.clean.with_given_labels(given))
+    one = warmed_up(problem=problem)
+    one.method.begin_epoch(one.method.warmup)
+    assert not one.method.label_net.shift.any()
+
+
 def test_noise_rates_follow_the_margin_of_the_refit_head() -> None:
     one = warmed_up()
     one.method.begin_epoch(2)

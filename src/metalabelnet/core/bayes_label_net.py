@@ -22,7 +22,7 @@ are few. r must not be fitted to the sample it predicts, or the margin is too la
 
 π is the frequency of each class in the clean set, regularized toward q̄. q̄ changes in training, and `align` updates
 π / q̄ (distribution alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that
-are drawn like the training samples.
+are drawn like the training samples; `same_frequencies` tests it by their given labels.
 
 Noise that follows the features is wrong near the decision boundary and right far from it; one noise rate for each class
 cannot express that, and a margin can.
@@ -38,6 +38,7 @@ from metalabelnet.core.calibration import fit_temperature
 
 NEWTON_STEPS = 30
 PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π, in each row of O, and in the frequencies O's prior has
+Z_OF_LEVEL = 3.090232  # quantile of the standard normal distribution at 1 − 0.001
 MIN_MEAN = 1e-4  # bounds log q̄: a class that is never predicted
 MIN_LIKELIHOOD = 1e-6  # bounds log P: at e(x) = 0 a given label would rule out all other classes
 
@@ -137,6 +138,19 @@ class BayesLabelNet(nn.Module):
         likelihood = torch.where(is_given, 1 - rate, rate * self.O.T[y])
         log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
         return functional.log_softmax(self.a * log_q + self.shift + log_likelihood, dim=1)
+
+
+def same_frequencies(a: Tensor, b: Tensor, classes: int) -> bool:
+    """Return whether two samples of labels may have the same class frequencies: a χ² test at a level of 0.001.
+
+    Labels below 0 are left out. The quantile of χ² is that of Wilson and Hilferty (1931).
+    """
+    counts = torch.stack([torch.bincount(y[y >= 0], minlength=classes).double().cpu() for y in (a, b)])
+    counts = counts[:, counts.sum(0) > 0]
+    expected = counts.sum(1, keepdim=True) * counts.sum(0) / counts.sum().clamp_min(1)
+    statistic = ((counts - expected) ** 2 / expected.clamp_min(torch.finfo(expected.dtype).tiny)).sum()
+    spread = 2 / (9 * max(1, counts.shape[1] - 1))
+    return bool(statistic <= max(1, counts.shape[1] - 1) * (1 - spread + Z_OF_LEVEL * spread**0.5) ** 3)
 
 
 def margin(log_p: Tensor) -> Tensor:

@@ -37,6 +37,9 @@ clean set is needed beside them.
 Clean samples take part in warm-up with their given labels, each as often as a training sample, so that their margins
 are like those of training samples. A clean sample without a known given label has a predicted one in place of it: the
 distribution that the network predicts at the end of warm-up.
+
+Where the given labels of the clean samples have other frequencies than those of the training samples (a χ² test), the
+clean set was not drawn like them, its class frequencies say nothing about them, and π / q̄ stays 1.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.bayes_label_net import BayesLabelNet
+from metalabelnet.core.bayes_label_net import BayesLabelNet, same_frequencies
 from metalabelnet.core.forward_pass import predict, recompute_running_statistics, trainable_parameters
 from metalabelnet.core.head_refit import refit_head
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
@@ -182,11 +185,16 @@ class MetaLabelNetPlus(Method):
 
     @torch.no_grad()
     def _align(self) -> None:
-        if self.settings.learn and self.settings.align:
+        train, clean = self.task.train, self.task.clean
+        if (
+            self.settings.learn
+            and self.settings.align
+            and same_frequencies(train.given, clean.given, len(train.classes))
+        ):
             assert self.label_net is not None
-            rows = _evenly_spaced(self.task.train, MAX_FIT_SAMPLES)
+            rows = _evenly_spaced(train, MAX_FIT_SAMPLES)
             log_q = [predict(self.classifier(), to_input(x, self.task.dtype)).log_softmax(1) for x in chunks(rows.x)]
-            self.label_net.align(torch.cat(log_q), self.task.clean.true)
+            self.label_net.align(torch.cat(log_q), clean.true)
 
     def _build_label_net(self) -> None:
         train = self.task.train
