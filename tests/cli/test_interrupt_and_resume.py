@@ -1,5 +1,6 @@
 """A run that is killed or stopped at any time resumes to the same result."""
 
+import errno
 import os
 import random
 import shlex
@@ -14,6 +15,8 @@ import torch
 
 from cli_runner import TINY, Forked, Forker, Spawned, count_finished_epochs, run_cli, wait_for
 from metalabelnet.cli import main
+from metalabelnet.cli.interrupt import ignore_closed_terminal
+from metalabelnet.errors import RunStopped
 from metalabelnet.train import RunFolder, checkpoint
 from metalabelnet.train import prepare as prepare_module
 from tiny_data import run_outputs, write_npz
@@ -244,3 +247,24 @@ def group(session: int) -> list[int]:
 
 def alive(session: int) -> bool:
     return bool(group(session))
+
+
+def test_writes_to_a_closed_terminal_do_not_hide_that_the_run_was_stopped() -> None:
+    """A display that is closed writes several times, so that one failed write has another as its context."""
+    closed = OSError(errno.EIO, "Input/output error")
+
+    def stop_and_close_display() -> None:
+        try:
+            raise RunStopped
+        finally:
+            try:
+                raise closed
+            finally:
+                raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(RunStopped), ignore_closed_terminal():
+        stop_and_close_display()
+    with ignore_closed_terminal():
+        raise closed
+    with pytest.raises(OSError, match="No space"), ignore_closed_terminal():
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -47,15 +47,18 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def ignore_closed_terminal() -> Iterator[None]:
     """Ignore that a terminal is closed before SIGHUP arrives: the run must be able to save its progress.
 
-    If the failed write was part of handling another exception, that one is raised.
+    If the failed writes were part of handling another exception, that one is raised.
     """
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EIO:
+        cause: BaseException | None = error
+        while isinstance(cause, OSError) and cause.errno == errno.EIO:
+            cause = cause.__context__
+        if cause is error:
             raise
-        if error.__context__ is not None:
-            raise error.__context__ from None
+        if cause is not None:
+            raise cause from None
 
 
 def _detach_from_terminal() -> None:

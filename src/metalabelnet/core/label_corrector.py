@@ -45,7 +45,9 @@ class LabelCorrector(nn.Module):
         super().__init__()
 
         def weight(outputs: int, inputs: int) -> nn.Parameter:
-            return nn.Parameter(nn.init.xavier_normal_(torch.empty(outputs, inputs), generator=generator))
+            # PyTorch's normal float32 numbers depend on the CPU's vector instructions, float64 numbers do not.
+            drawn = nn.init.xavier_normal_(torch.empty(outputs, inputs, dtype=torch.float64), generator=generator)
+            return nn.Parameter(drawn.to(torch.get_default_dtype()))
 
         self.embedding = nn.Parameter(nn.init.xavier_uniform_(torch.empty(classes, embedding), generator=generator))
         self.first_weight, self.first_bias = weight(hidden, features + embedding), nn.Parameter(torch.zeros(hidden))

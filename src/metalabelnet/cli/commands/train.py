@@ -45,6 +45,8 @@ def train(args: argparse.Namespace) -> None:
             run_log.finish()
         else:
             _train_with_progress(run, args, files, console, run_log, world)
+            if not files.finished:  # the terminal was closed while data were read
+                raise RunStopped
         for warning in files.summary().get("warnings", ()):
             console.log(warning)
         print_summary(console, files)
