@@ -4,7 +4,7 @@ import numpy as np
 import scipy.optimize
 
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
-from metalabelnet.core.logistic import log_softmax
+from metalabelnet.core.logistic import log_softmax, logits
 
 
 def example(n=80, classes=3, seed=0):
@@ -55,3 +55,13 @@ def test_large_trust_in_the_noise_matrix_alone_gives_the_given_labels():
 def test_opinions_that_say_nothing_keep_the_prior():
     pool = fit_label_pool(np.zeros((2, 10, 3)), np.arange(10) % 3)
     np.testing.assert_allclose(pool.trust, 1)
+
+
+def test_pool_of_linear_classifiers_is_a_linear_classifier():
+    rng = np.random.default_rng(0)
+    X, W = rng.normal(size=(5, 6)), [rng.normal(size=(7, 3)), rng.normal(size=(7, 3))]
+    pool = LabelPool(np.array([1.7, 0.4]), np.array([0.1, -0.3, 0.2]))
+    before = W[0].copy()
+    pooled = pool.logits(np.stack([log_softmax(logits(X, one)) for one in W]))
+    np.testing.assert_allclose(log_softmax(logits(X, pool.coefficients(W))), log_softmax(pooled))
+    np.testing.assert_array_equal(W[0], before)

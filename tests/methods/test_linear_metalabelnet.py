@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
 from metalabelnet.core.annotations import Annotations
@@ -14,13 +15,13 @@ from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.methods import LINEAR_METHODS, fixed_features, linear_metalabelnet
-from metalabelnet.methods.fixed_features import make_features
+from metalabelnet.methods.fixed_features import FixedFeatures, make_features
+from metalabelnet.methods.given_label_classifier import GivenLabelClassifier, fit_given_labels
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import (
-    FirstFit,
     LabelSource,
-    _calibrate_coefficients,
     _meta_gradient,
     _meta_objective,
     _select_clean_decay,
@@ -143,17 +144,6 @@ def test_gradient_of_the_meta_objective_equals_finite_differences(monkeypatch: p
         assert found[k] == pytest.approx(numeric, rel=1e-3, abs=1e-4), k
 
 
-def test_calibrated_coefficients_give_calibrated_logits() -> None:
-    rng = np.random.default_rng(0)
-    X, W, pool = (
-        rng.normal(size=(5, 6)),
-        rng.normal(size=(7, 3)),
-        LabelPool(np.array([1.7]), np.array([0.1, -0.3, 0.2])),
-    )
-    found = log_softmax(logits(X, _calibrate_coefficients(W, pool)))
-    np.testing.assert_allclose(found, log_softmax(pool.logits(log_softmax(logits(X, W))[None])))
-
-
 def test_counted_noise_with_many_samples_is_the_frequency() -> None:
     true, given = np.repeat([0, 1], 1000), np.concatenate([np.repeat([0, 1, -1], [700, 200, 100]), np.ones(1000, int)])
     np.testing.assert_allclose(count_noise(true, given, 2), [[0.7, 0.2, 0.1], [0, 1, 0]], atol=5e-3)
@@ -266,7 +256,8 @@ def test_decay_of_the_clean_classifier_is_the_best_for_the_pool() -> None:
     """Against scikit-learn's classifiers, and a pool for each held-out fold."""
     f = make_features(rows(300, 0, noise=0.6), rows(60, 1, noise=0.6))
     log_p = log_softmax(np.random.default_rng(0).normal(size=(360, 3)))
-    first = FirstFit(log_p=log_p, decay=1.0, W=np.zeros((7, 3)), labels=0)
+    W = np.zeros((7, 3))
+    first = GivenLabelClassifier(log_p=log_p, start=W, coefficients=W, decay=1.0, smoothing=None, labels=0)
     noise = label_log_likelihood(f, log_p, np.ones(60, bool))[300:]
     X, fold, losses = f.X[300:], f.fold[300:], {}
     for relative in RELATIVE_DECAYS:
@@ -346,3 +337,70 @@ def test_float32_features_give_the_same_classifier(monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose((f.X @ f.rotation.T).std(0), 1, rtol=1e-5)
     single = fitted("metalabelnet-plus", train, clean)
     np.testing.assert_allclose(single.logits(test.x).numpy(), double.logits(test.x).numpy(), atol=2e-2)
+
+
+def texts(n: int, seed: int, noise: float = 0.3, unlabeled: int = 0) -> Rows:
+    """Return samples like texts: sparse counts of 400 terms, with slightly different frequencies in three classes."""
+    g = np.random.default_rng(seed)
+    frequency = np.random.default_rng(99).dirichlet(np.full(400, 0.3), 4)
+    true = np.arange(n) % 3
+    x = g.poisson(12 * (0.6 * frequency[3] + 0.4 * frequency[true])).astype(np.float32)
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
+    given = np.where(g.random(n) < noise, g.integers(0, 3, n), true)
+    given[:unlabeled] = -1
+    x = SparseTensor(csr_matrix(x))
+    return make_rows(x, torch.tensor(given), true=torch.tensor(true), classes=tuple("abc"), what="rows")
+
+
+def fitted_texts(train: Rows, clean: Rows):
+    def make_net(_k: int) -> torch.nn.Module:
+        return build("linear", (400,), 3, seed=0).double()
+
+    task = SimpleNamespace(make_net=make_net, train=train, clean=clean, dtype=torch.float64)
+    method = LINEAR_METHODS["metalabelnet-plus"](task, None)
+    for _ in method.fit():
+        pass
+    return method
+
+
+def accuracy(method, part: Rows) -> float:
+    return float((method.logits(part.x[:].double()).argmax(1) == part.true).double().mean())
+
+
+def test_naive_bayes_helps_where_texts_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, clean, test = texts(300, 0, unlabeled=30), texts(60, 1), texts(1500, 2)
+    both = fitted_texts(train, clean)
+    monkeypatch.setattr(FixedFeatures, "suits_naive_bayes", False)
+    assert accuracy(both, test) > accuracy(fitted_texts(train, clean), test) + 0.05
+
+
+def test_features_that_may_be_negative_have_no_naive_bayes() -> None:
+    part, clean = texts(60, 0), texts(30, 1)
+    assert make_features(part, clean).suits_naive_bayes
+    part.x.csr.data[3] = -0.1
+    assert not make_features(part, clean).suits_naive_bayes
+    assert not make_features(rows(60, 0), rows(30, 1)).suits_naive_bayes
+
+
+def test_a_given_label_is_judged_without_itself() -> None:
+    """Changing it changes p_g of its row by trust and bias alone, which are fitted to all given labels."""
+    train, clean = texts(120, 0), texts(45, 1)
+    f = make_features(train, clean)
+    given = f.given.copy()
+    given[0] = (given[0] + 1) % 3
+    changed = dataclasses.replace(f, given=given)
+    before, after = (exhaust(fit_given_labels(features)).log_p for features in (f, changed))
+    assert np.abs(before[0] - after[0]).max() < 0.1
+    assert np.abs(before[1:] - after[1:]).max() > 0.1
+
+
+def test_naive_bayes_of_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are in no student's fold are predicted by the pooled coefficients, as well as the others."""
+    train, clean, test = texts(900, 0, unlabeled=30), texts(60, 1), texts(900, 2)
+    slow = fitted_texts(train, clean)
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 150)
+    monkeypatch.setattr(linear_metalabelnet, "STUDENT_ROWS", 450)
+    fast = fitted_texts(train, clean)
+    assert accuracy(fast, test) > accuracy(slow, test) - 0.03
+    right = [(m.result.log_p.argmax(1) == train.true.numpy()).mean() for m in (slow, fast)]
+    assert right[1] > right[0] - 0.05

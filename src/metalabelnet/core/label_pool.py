@@ -24,6 +24,8 @@ import numpy as np
 from metalabelnet.core.logistic import log_softmax
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -42,6 +44,12 @@ class LabelPool(NamedTuple):
     def logits(self, opinions: Array) -> Array:
         """Return Σ_f a_f ℓ_f + c for opinions of shape (F, n, C)."""
         return np.tensordot(self.trust, opinions, 1) + self.bias
+
+    def coefficients(self, opinions: Sequence[Array]) -> Array:
+        """Return the coefficients, (d + 1, C), of the pool of linear classifiers with these coefficients."""
+        W = np.tensordot(self.trust, np.stack(opinions), 1)
+        W[-1] += self.bias
+        return W
 
     def soft_labels(self, opinions: Array) -> Array:
         """Return q."""

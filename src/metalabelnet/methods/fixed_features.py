@@ -87,6 +87,11 @@ class FixedFeatures:
             squares = sum(float((part.astype(np.float64) ** 2).sum()) for part in _parts(self.X))
         return max(squares / len(self.given), 1e-12)
 
+    @functools.cached_property
+    def suits_naive_bayes(self) -> bool:
+        """Whether the features are like counts: sparse, and none negative."""
+        return hasattr(self.X, "multiply") and self.X.nnz > 0 and float(self.X.data.min()) >= 0
+
     def subset(self, max_rows: int, folds: int) -> tuple[FixedFeatures, Labels]:
         """Return at most `max_rows` training rows and all clean rows, in new folds, and their positions among all rows.
 

@@ -1,24 +1,28 @@
 """`metalabelnet-plus` on fixed features (tables, texts, embeddings): a linear classifier with learned soft labels.
 
     n, m             training rows with given labels, clean rows
-    p_g, p_c         logistic regression on given labels, on clean labels
+    p_g              classifier of the given labels: logistic regression, on texts together with naive Bayes
+                     (`methods/given_label_classifier.py`)
+    p_c              logistic regression on the clean labels
     ℓ(y)             log-likelihood of a row's labels for class y: log T(given | y) with the noise matrix T, or that of
                      the labels of several annotators (`methods/label_likelihood.py`)
     q(y)             ∝ exp(a_g log p_g(y) + a_c log p_c(y) + b ℓ(y) + c_y), the label pool
     W*(q, ω, λ)      logistic regression on the soft labels q of the training rows and the clean labels with weight ω
 
-    1. p_g for every row, by a model fitted without the row's fold. With several annotators it is fitted to the shares
-       of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
+    1. p_g for every row, by a model that has not seen the row's label. With several annotators it is fitted to the
+       shares of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
     2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
        annotator model. λ of p_c is the one with which the pool predicts clean rows of held-out folds best
     3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
        Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
        implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
        one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
-    4. p_s for every row, by the W_k*. A second pool of p_s and ℓ gives the final q and the corrected labels; p_s is now
-       the prior of the annotator model
-    5. W*, fitted to all rows with the final q. Its logits are scaled and shifted by class (Platt scaling), fitted on
-       the p_s of the clean rows: λ shrinks the logits but not the bias, which favors the more frequent class
+    4. p_s for every row, by the W_k*; on texts p_n, too, by naive Bayes fitted to the same labels and folds. A second
+       pool, of p_s and ℓ, on texts of p_s, p_n, p_g and ℓ, gives the final q and the corrected labels. The prior of the
+       annotator model is now the pool of p_s and p_n
+    5. W*, fitted to all rows with the final q; on texts naive Bayes, too. The classifier is their pool, a linear one:
+       its trust and bias are fitted on p_s and p_n of the clean rows. With p_s alone this is Platt scaling: λ shrinks
+       the logits but not the bias, which favors the more frequent class
 
 With more than 5,000 training rows, 5,000 of them decide the λ of p_g. Steps 1 to 4 then use three folds and one step of
 gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
@@ -40,14 +44,14 @@ import torch
 from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.logistic import TOLERANCE, differentiate_solution, fit_logistic, log_softmax, logits
-from metalabelnet.methods.label_likelihood import first_labels, label_log_likelihood
+from metalabelnet.core.naive_bayes import fit_naive_bayes
+from metalabelnet.methods.given_label_classifier import GivenLabelClassifier, fit_given_labels
+from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.logistic import (
     CROSS_FIT_TOLERANCE,
     RELATIVE_DECAYS,
     FittedLabels,
     LogisticMethod,
-    cross_fit,
-    select_decay,
 )
 from metalabelnet.methods.method import MethodTraits
 
@@ -78,7 +82,7 @@ PRIOR_PRECISION = np.array([4.0, 4.0, 4.0, 1.0, 1.0])  # of the Gaussian priors 
 class LabelSource:
     """Opinions about the training rows, and the pool fitted on the clean rows that they are based on."""
 
-    opinions: Array  # (3, n, C)
+    opinions: Array  # (3, n, C): log p_g, log p_c, ℓ
     pool: LabelPool
 
     def soft_labels(self, trust_change: Array) -> Array:
@@ -102,20 +106,28 @@ class LinearMetaLabelNet(LogisticMethod):
         n, X, rows = f.n, f.X, np.arange(len(f.given))
         part, chosen = f, None
         if n > SELECTION_ROWS:
-            chosen = yield from _fit_first_labels(f.subset(SELECTION_ROWS, FEW_FOLDS)[0])
+            chosen = yield from fit_given_labels(f.subset(SELECTION_ROWS, FEW_FOLDS)[0])
             part, rows = f.subset(STUDENT_ROWS, FEW_FOLDS)
-        first = yield from _fit_first_labels(part, chosen)
+        first = yield from fit_given_labels(part, chosen)
         sources = yield from self._label_sources(part, first)
         decay = SOFT_LABEL_DECAY * f.mean_square
-        found = yield from _meta_learn(part, sources, decay, first.W, META_STEPS if n <= SELECTION_ROWS else 1)
+        found = yield from _meta_learn(part, sources, decay, first.start, META_STEPS if n <= SELECTION_ROWS else 1)
         values, solutions = found.values, found.solutions
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
-        log_p_given = _predict_others(f, rows, first.log_p, first.W)
-        log_p = _predict_others(f, rows, log_softmax(_out_of_fold_logits(part, solutions)), np.mean(solutions, 0))
+        log_p_given = _predict_others(f, rows, first.log_p, first.coefficients)
+        students = [solutions]
+        if first.smoothing is not None:
+            students.append(_fit_naive_bayes_students(part, sources, values, first.smoothing))
+        log_p = np.stack(
+            [_predict_others(f, rows, log_softmax(_out_of_fold_logits(part, W)), np.mean(W, 0)) for W in students]
+        )
+        student_pool = fit_label_pool(log_p[:, n:], f.true)
         all_clean = np.ones(len(f.true), bool)
         # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
-        prior = log_p_given if f.annotations is None else log_p
-        opinions = np.stack([log_p, label_log_likelihood(f, prior, all_clean)])
+        prior = log_p_given if f.annotations is None else log_softmax(student_pool.logits(log_p))
+        likelihood = label_log_likelihood(f, prior, all_clean)
+        # Naive Bayes in p_g has seen all other rows, the p_s only those of other folds.
+        opinions = np.stack([*log_p, *([] if first.smoothing is None else [log_p_given]), likelihood])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
@@ -123,9 +135,10 @@ class LinearMetaLabelNet(LogisticMethod):
         tolerance = TOLERANCE if n <= SELECTION_ROWS else CROSS_FIT_TOLERANCE
         W = fit_logistic(X, q, w, decay, start=solutions[-1], tolerance=tolerance)
         yield
-        self.set_coefficients(f, _calibrate_coefficients(W, fit_label_pool(log_p[None, n:], f.true)))
+        final = [W] if first.smoothing is None else [W, fit_naive_bayes(X, q, w, first.smoothing)]
+        self.set_coefficients(f, student_pool.coefficients(final))
         self.result = FittedLabels(
-            clean_logits=_cross_pool(f, log_p[None, n:]),  # calibrated
+            clean_logits=_cross_pool(f, log_p[:, n:]),  # calibrated
             log_p=log_q,
             calibrated=True,
             soft_labels=soft_labels,
@@ -133,7 +146,7 @@ class LinearMetaLabelNet(LogisticMethod):
             clean_labels=_cross_pool(f, opinions[:, n:]).argmax(1),
         )
 
-    def _label_sources(self, f: FixedFeatures, first: FirstFit) -> Generator[None, None, list[LabelSource]]:
+    def _label_sources(self, f: FixedFeatures, first: GivenLabelClassifier) -> Generator[None, None, list[LabelSource]]:
         """Return a label source for each fold, from the clean rows of the other folds."""
         sources: list[LabelSource] = []
         decay = yield from _select_clean_decay(f, first)
@@ -163,30 +176,7 @@ class LinearMetaLabelNet(LogisticMethod):
         return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstFit:
-    """Step 1: log p_g of all rows, λ, coefficients of the last fold, and the number of the labels that were fitted."""
-
-    log_p: Array
-    decay: float
-    W: Array
-    labels: int
-
-
-def _fit_first_labels(f: FixedFeatures, chosen: FirstFit | None = None) -> Generator[None, None, FirstFit]:
-    """Return the fit to the labels of lowest cross-entropy on the clean rows; or to those of `chosen`, with its λ."""
-    fits = []
-    for number, (q, w) in enumerate(first_labels(f)):
-        if chosen is not None and number != chosen.labels:
-            continue
-        decay = (yield from select_decay(f, q, w)) if chosen is None else chosen.decay
-        out_of_fold, W = yield from cross_fit(f, q, w, decay, None if chosen is None else chosen.W)
-        fits.append(FirstFit(log_p=log_softmax(out_of_fold), decay=decay, W=W, labels=number))
-    clean = np.arange(f.n, len(f.given))
-    return min(fits, key=lambda fit: -float(fit.log_p[clean, f.true].sum()))
-
-
-def _select_clean_decay(f: FixedFeatures, first: FirstFit) -> Generator[None, None, float]:
+def _select_clean_decay(f: FixedFeatures, first: GivenLabelClassifier) -> Generator[None, None, float]:
     """Return the λ of p_c with which the pool has the lowest cross-entropy on clean rows of held-out folds."""
     X, fold, q, clean = f.X[f.n :], f.fold[f.n :], np.eye(f.classes)[f.true], np.arange(len(f.true))
     likelihood = label_log_likelihood(f, first.log_p, np.ones(len(clean), bool))[f.n :]
@@ -311,6 +301,14 @@ def _meta_gradient(
     return gradient
 
 
+def _fit_naive_bayes_students(
+    f: FixedFeatures, sources: list[LabelSource], values: Array, smoothing: float
+) -> list[Array]:
+    """Return the coefficients of naive Bayes fitted to what the W_k* were fitted to."""
+    labels = (_student_labels(f, source, values, k) for k, source in enumerate(sources))
+    return [fit_naive_bayes(f.X, q, w, smoothing) for q, w in labels]
+
+
 def _student_labels(f: FixedFeatures, source: LabelSource, values: Array, k: int) -> tuple[Array, Array]:
     """Return labels and weights that W_k* is fitted to."""
     q, w = _with_clean_rows(f, source.soft_labels(values[:3]), CLEAN_WEIGHT * np.exp(values[3]))
@@ -321,13 +319,6 @@ def _with_clean_rows(f: FixedFeatures, soft_labels: Array, clean_weight: float) 
     """Return labels and weights of all rows: soft labels of the training rows, labels of the clean rows."""
     q = np.concatenate([soft_labels, np.eye(f.classes)[f.true]])
     return q, np.concatenate([np.ones(f.n), np.full(len(f.true), clean_weight)])
-
-
-def _calibrate_coefficients(W: Array, pool: LabelPool) -> Array:
-    """Return coefficients whose logits are those of W times the pool's trust plus its bias."""
-    W = pool.trust[0] * W
-    W[-1] += pool.bias
-    return W
 
 
 def _cross_pool(f: FixedFeatures, opinions: Array) -> Array:

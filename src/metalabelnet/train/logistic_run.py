@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
+from metalabelnet.core.top_classes import value_at
 from metalabelnet.errors import RunStopped
 from metalabelnet.labels.given_check import compare_with_given, keep_given_labels
 from metalabelnet.labels.label_table import LabelTable
@@ -74,10 +75,13 @@ class LogisticRun:
         if problem.has_clean_set:
             corrected = clean_logits.argmax(1) if fitted.clean_labels is None else torch.from_numpy(fitted.clean_labels)
             check = compare_with_given(corrected.to(device), clean.given, clean.true)
+        given = problem.train.given
+        suspicion = 1 - value_at(p, given)  # of the classifier, also where the table keeps the given labels
+        if fitted.suspicion is not None:
+            suspicion = torch.from_numpy(fitted.suspicion).to(device, p.dtype)
         if check is not None and check.keeps_given:
-            p = keep_given_labels(p, problem.train.given, check)
+            p = keep_given_labels(p, given, check)
         soft = self.method.soft_labels()
-        suspicion = None if fitted.suspicion is None else torch.from_numpy(fitted.suspicion).to(device, p.dtype)
         labels = LabelTable(
             rows=problem.train,
             probabilities=p,
