@@ -75,7 +75,7 @@ docs: .venv/installed
 
 tables: .venv/installed
 	$(BIN)/metalabelnet reproduce all --tables-only --doc docs/results/reproduction.md
-	$(BIN)/metalabelnet reproduce beyond beyond-ablation beyond-unlabeled --tables-only --doc docs/results/beyond.md
+	$(BIN)/metalabelnet reproduce beyond beyond-ablation beyond-clean-given beyond-unlabeled --tables-only --doc docs/results/beyond.md
 	$(BIN)/metalabelnet reproduce beyond --tables-only --doc docs/how-it-works/metalabelnet-plus.md
 
 clean:

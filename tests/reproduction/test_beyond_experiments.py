@@ -6,7 +6,7 @@ import pytest
 
 from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.student_t import critical_value
-from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, METHODS
+from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, GIVEN_CELLS, METHODS
 from metalabelnet.reproduction.beyond_tables import learning_table
 from metalabelnet.reproduction.markdown_blocks import fill_page
 from metalabelnet.reproduction.resources import Resources
@@ -175,6 +175,17 @@ def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) ->
     assert without.fields["unlabeled"] == 36_000
     (table,) = tables("beyond-unlabeled", write_results(tmp_path, result_line(whole, 84.0), result_line(without, 82.5)))
     assert row(table, "36000")[1:] == ["", "82.50 (1)", "", ""]
+
+
+def test_clean_sets_without_given_labels_are_compared_with_those_that_have_them(tmp_path: Path) -> None:
+    runs = {
+        point: [run_spec("beyond-clean-given", PLUS, cell, point) for cell in GIVEN_CELLS] for point in ("keep", "drop")
+    }
+    assert [spec_key(run) for run in runs["keep"]] == [spec_key(spec(PLUS, cell)) for cell in GIVEN_CELLS]
+    assert {run.fields["clean_given"] for run in runs["drop"]} == {"drop"}
+    lines = [result_line(run, 97.0 if point == "keep" else 96.0) for point in runs for run in runs[point]]
+    (table,) = tables("beyond-clean-given", write_results(tmp_path, *lines))
+    assert row(table, "drop")[-2:] == ["96.00", "-1.00 (one seed, no interval)"]
 
 
 @pytest.mark.parametrize("page", ["results/beyond.md", "how-it-works/metalabelnet-plus.md"])

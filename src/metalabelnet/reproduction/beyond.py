@@ -42,6 +42,16 @@ METHODS = (
     "mlnt",
     "meta-weight-net",
     "mslg",
+    "t-revision",
+    "elr",
+    "elr-plus",
+    "sop",
+    "sop-plus",
+    "dividemix",
+    "ssr",
+    "l2rw",
+    "mlc",
+    "dmlp",
     "metalabelnet",
     PLUS_NOT_LEARNED,
     PLUS_NOT_ALIGNED,
@@ -61,6 +71,7 @@ CIFAR10 = tuple(
 )
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
 ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
+GIVEN_CELLS = ABLATION_CELLS
 UNLABELED_CELLS = ("cifar10-5000/feature:0.4", "cifar10-5000/authors:0.4")
 
 # Settings that remove one component of `metalabelnet-plus`.

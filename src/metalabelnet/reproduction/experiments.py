@@ -303,6 +303,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         vary=lambda point: {"settings": beyond.ABLATIONS[point]} if beyond.ABLATIONS[point] else {},
         seeds=3,
     ),
+    "beyond-clean-given": Experiment(
+        summary="metalabelnet-plus with a clean set whose given labels are not known, digits",
+        make_fields=beyond.make_fields,
+        methods=("metalabelnet-plus",),
+        all_methods=("metalabelnet-plus",),
+        cells=beyond.GIVEN_CELLS,
+        all_cells=beyond.GIVEN_CELLS,
+        smoke_cells=beyond.GIVEN_CELLS[-1:],
+        points=("keep", "drop"),
+        vary=lambda point: {"clean_given": point} if point != "keep" else {},
+        seeds=5,
+    ),
     "beyond-unlabeled": Experiment(
         summary="metalabelnet-plus without the labels of 36,000 images, feature-dependent noise at 40 %",
         make_fields=beyond.make_fields,

@@ -59,6 +59,13 @@ def _count_runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
+VARIANT_TABLES = {  # title, name of a row, name of the difference from the first row
+    "beyond-ablation": ("Each component removed on its own", "variant", "against all components"),
+    "beyond-clean-given": ("Clean sets with and without given labels", "given labels of the clean set", "against keep"),
+    "beyond-unlabeled": ("Labels removed", "unlabeled images", "against all labels"),
+}
+
+
 def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Table]:
     if name == "cifar10-table":
         return _cifar10_tables(cells, smoke=selection.smoke)
@@ -67,10 +74,8 @@ def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Tabl
         return builders[name](cells)
     if name == "field":
         return _field_tables(cells, smoke=selection.smoke)
-    if name == "beyond-ablation":
-        return [variants_table(cells, "Each component removed on its own", "variant", "against all components")]
-    if name == "beyond-unlabeled":
-        return [variants_table(cells, "Labels removed", "unlabeled images", "against all labels")]
+    if name in VARIANT_TABLES:
+        return [variants_table(cells, *VARIANT_TABLES[name])]
     if EXPERIMENTS[name].needs_data:
         make_table = _photo_table if EXPERIMENTS[name].points == ("",) else _photo_points_table
         return [make_table(name, cells, smoke=selection.smoke)]
