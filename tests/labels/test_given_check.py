@@ -52,6 +52,18 @@ def test_kept_label_is_most_likely_where_few_given_labels_are_right() -> None:
     torch.testing.assert_close(kept.sum(1), torch.ones(3))
 
 
+@pytest.mark.parametrize("classes", [3, 200])
+def test_kept_probabilities_sum_to_one_where_the_given_label_is_all_but_certain(classes: int) -> None:
+    """In float32 the given label has probability 1, and the others have some, too."""
+    p = torch.full((1, classes), 1e-9)
+    p[0, :2] = torch.tensor([1.0, 2e-8])
+    given = torch.tensor([0])
+    kept = keep_given_labels(top_probabilities(p, given), given, GivenCheck(samples=20, given=18, corrected=15))
+    dense = kept if isinstance(kept, torch.Tensor) else kept.dense()
+    torch.testing.assert_close(dense.sum(1), torch.ones(1))
+    torch.testing.assert_close(dense[0, 0], torch.tensor(19 / 22))
+
+
 def with_given(rows: Rows, given: torch.Tensor) -> Rows:
     return rows.with_given_labels(given)
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
-from metalabelnet.core.top_classes import ClassTable, TopClasses, value_at
+from metalabelnet.core.top_classes import ClassTable, TopClasses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,16 +61,17 @@ def keep_given_labels(p: ClassTable, given: Tensor, check: GivenCheck) -> ClassT
     """Return probabilities whose most likely class is the given label, where there is one."""
     rate = (check.given + 1) / (check.samples + 2)
     labeled, label = (given >= 0)[:, None], given.clamp_min(0)
-    p_y = value_at(p, given)[:, None]
-    values, is_given = (
-        (p, torch.nn.functional.one_hot(label, p.shape[1]).bool())
-        if not isinstance(p, TopClasses)
-        else (p.values, p.classes == label[:, None])
-    )
-    scale = 1 / (1 - p_y).clamp_min(torch.finfo(p.dtype).tiny)
-    largest = (torch.where(is_given, 0, values) * scale).amax(1, keepdim=True).clamp_max(1)
+    if isinstance(p, TopClasses):
+        values, is_given, left_out = p.values, p.classes == label[:, None], p.others * p.rest[:, None]
+    else:
+        values, is_given, left_out = p, functional.one_hot(label, p.shape[1]).bool(), p.new_zeros(len(p), 1)
+    others = torch.where(is_given, 0, values)
+    p_others = others.sum(1, keepdim=True) + left_out  # 1 − p_y, which would lose its digits where p_y is nearly 1
+    p_others = torch.where(p_others > 0, p_others, 1)
+    largest = (others / p_others).amax(1, keepdim=True)
     w = torch.where(largest > 0, (largest / (1 + largest) + MARGIN).clamp_min(rate), 1.0)
-    kept = torch.where(labeled, torch.where(is_given, w, (1 - w) * scale * values), values)
+    kept = torch.where(labeled, torch.where(is_given, w, (1 - w) * (values / p_others)), values)
     if not isinstance(p, TopClasses):
         return kept
-    return p.with_values(kept, torch.where(labeled, (1 - w) * scale * p.rest[:, None], p.rest[:, None])[:, 0])
+    rest = p.rest[:, None]
+    return p.with_values(kept, torch.where(labeled, (1 - w) * (rest / p_others), rest)[:, 0])
