@@ -6,12 +6,23 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from metalabelnet.data import ReadOptions, load
-from metalabelnet.data.disk_tensor import GIB, MAX_CHUNK_VALUES, DiskTensor, chunks, sample_memory_bytes
+from metalabelnet.data.disk_tensor import (
+    GIB,
+    MAX_CHUNK_VALUES,
+    DiskTensor,
+    chunk_size,
+    chunks,
+    map_chunks,
+    sample_memory_bytes,
+)
 from metalabelnet.data.rows import Rows
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.methods import METHODS
 from metalabelnet.methods.metalabelnet import MetaLabelNet
 from metalabelnet.train import prepare as prepare_module
@@ -137,3 +148,29 @@ def test_free_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_module.torch.cuda, "mem_get_info", lambda device: (device.index, 99))
     assert _free_gpu_bytes(torch.device("cuda:7")) == 7
     assert _free_gpu_bytes(torch.device("cpu")) is None
+
+
+def test_results_of_chunks_are_those_of_all_samples() -> None:
+    x = torch.randn(2500, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(map_chunks(lambda part: 2 * part[:, :3], x), 2 * x[:, :3])
+    assert torch.equal(map_chunks(lambda part: part.sum(1).long(), x), x.sum(1).long())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not report the memory of a process")
+def test_chunks_of_wide_sparse_samples_use_the_same_memory() -> None:
+    """Small results between large chunks would keep the memory of every chunk from being used again."""
+    x = SparseTensor(sparse.random(2400, 180_000, density=1e-3, format="csr", dtype=np.float32, random_state=0))
+    assert chunk_size((180_000,)) < 30
+
+    def memory() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    layer, peaks = torch.nn.Linear(180_000, 4).double(), []
+
+    @torch.no_grad()
+    def logits(part: torch.Tensor) -> torch.Tensor:
+        peaks.append(memory())
+        return layer(part.double())
+
+    map_chunks(logits, x)
+    assert peaks[-1] - peaks[len(peaks) // 4] < 500 << 20  # chunks of 32 MB: 2 GB follow

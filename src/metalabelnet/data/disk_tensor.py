@@ -22,7 +22,7 @@ from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.streamed_tensor import StreamedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -158,6 +158,26 @@ def chunks(x: Samples) -> Iterator[Tensor]:
             yield from map(gather_rows, map(x.to_device, read), map(len, spans))  # keeps no chunk
     else:
         yield from map(x.__getitem__, slices)
+
+
+def map_chunks(function: Callable[[Tensor], Tensor], x: Samples) -> Tensor:
+    """Return the results of all chunks in one tensor; a function of a chunk returns a row for each sample.
+
+    A result is copied and freed before the next chunk is read. A list of small results between large chunks would
+    fragment the heap: the memory of each chunk would not be used again.
+    """
+    found: Tensor | None = None
+    start = 0
+    for chunk in chunks(x):
+        part = function(chunk)
+        if found is None:
+            found = part.new_empty(len(x), *part.shape[1:])
+        found[start : start + len(part)] = part
+        start += len(part)
+        del part
+    if found is None:
+        raise ValueError("no samples")
+    return found
 
 
 def _unpickle(

@@ -15,9 +15,8 @@ from torch import nn
 from metalabelnet.core.calibration import softmax_at_temperature
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import MAX_CHUNK_SAMPLES, chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.data.rows import UNLABELED, make_rows
-from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.annotation_input import read_annotated_labels
 from metalabelnet.estimator.clean_mask import labels_and_suspects, split_clean
@@ -50,9 +49,9 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     Samples are a table (N, features) or images (N, height, width), (N, channels, height, width) or
     (N, height, width, channels). Images in uint8 are scaled to [−1, 1]; everything else is standardized and converted
     to float32. Sparse tables are accepted by methods that fit a linear layer (`metalabelnet-plus`, `logistic-given`, …)
-    and with an `estimator` that accepts them; they are not standardized. For tables with a named network, predictions
-    are computed in float64 on the CPU, so that the prediction of a sample does not depend on the other samples of the
-    call.
+    and with an `estimator` that accepts them; they are not standardized. `metalabelnet-plus` uses naive Bayes, too, for
+    sparse tables without negative values, such as counts or TF-IDF. For tables with a named network, predictions are
+    computed in float64 on the CPU, so that the prediction of a sample does not depend on the other samples of the call.
 
     Parameters
     ----------
@@ -294,11 +293,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.sample_format_.check(array)
         x = self.sample_format_.to_tensor(array)
         weight = next(self.model_.parameters())
-        logits = [
-            predict(self.model_, to_input(part.to(weight.device), weight.dtype))
-            for part in (chunks(x) if isinstance(x, SparseTensor) else torch.split(x, MAX_CHUNK_SAMPLES))
-        ]
-        p: NDArray[np.float64] = softmax_at_temperature(torch.cat(logits).double(), self.temperature_).cpu().numpy()
+        logits = map_chunks(lambda part: predict(self.model_, to_input(part.to(weight.device), weight.dtype)), x)
+        p: NDArray[np.float64] = softmax_at_temperature(logits.double(), self.temperature_).cpu().numpy()
         return p
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.losses import cross_entropy
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 
 if TYPE_CHECKING:
     from metalabelnet.core.top_classes import ClassTable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def predict_logits(predictor: Method | Engine, x: Samples) -> Tensor:
     """Return the classifier's logits for all samples, computed in chunks."""
-    return torch.cat([predictor.logits(chunk) for chunk in chunks(x)])
+    return map_chunks(predictor.logits, x)
 
 
 def accuracy_and_loss(logits: Tensor, true: Tensor) -> tuple[float, float]:

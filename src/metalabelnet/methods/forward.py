@@ -32,7 +32,7 @@ from torch.nn import functional
 from metalabelnet.core.state_check import check_keys, check_tensor
 from metalabelnet.core.tensor_state import Estimates
 from metalabelnet.core.transition_matrix import count_transitions, transitions_from_anchors
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods.cross_fit import CrossFit
@@ -151,7 +151,7 @@ class Forward(Method):
         classes = len(train.classes)
         if source == "anchor":
             labeled = train.take((train.given != UNLABELED).nonzero()[:, 0]).x
-            return transitions_from_anchors(torch.cat([self.logits(x).softmax(1) for x in chunks(labeled)]))
+            return transitions_from_anchors(map_chunks(self.logits, labeled).softmax(1))
         if self.cross_fit is not None:
             return self.cross_fit.estimate().T
         if source == "counted":

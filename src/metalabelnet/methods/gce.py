@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.errors import InputError
 from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.run_options import CIFAR10_SCHEDULE
@@ -108,7 +108,7 @@ class GCE(Method):
         since_first = epoch + 1 - self.first_selection
         if self.settings.truncated and since_first >= 0 and since_first % self.selection_interval == 0:
             rows = self.task.train
-            p = torch.cat([self.logits(x).softmax(1) for x in chunks(rows.x)])
+            p = map_chunks(self.logits, rows.x).softmax(1)
             self.selection["keep"].copy_(p.gather(1, rows.given.clamp_min(0)[:, None])[:, 0] > self.settings.k)
 
     def components(self) -> dict[str, Stateful]:

@@ -35,7 +35,7 @@ from metalabelnet.core.forward_pass import trainable_parameters
 from metalabelnet.core.losses import cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.tensor_state import Estimates
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.methods.forward import forward_cross_entropy, stored_transitions
 from metalabelnet.methods.method import Method, MethodTraits
 
@@ -89,7 +89,7 @@ class GLC(Method):
         """Estimate T and create the new network at the start of the second stage."""
         if epoch >= self.candidates_from and self.estimates is None:
             clean = self.task.clean
-            p = torch.cat([self.logits(x).softmax(1) for x in chunks(clean.x)])
+            p = map_chunks(self.logits, clean.x).softmax(1)
             self._start_second_stage(gold_transitions(p, clean.true))
         super().begin_epoch(epoch)
 

@@ -47,7 +47,7 @@ from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.optimizers import Adam
 from metalabelnet.core.tensor_state import TensorState
 from metalabelnet.core.transition_matrix import transitions_from_anchors
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.methods.method import Method, MethodTraits
 from metalabelnet.run_options import CIFAR10_SCHEDULE
@@ -163,7 +163,7 @@ class TRevision(Method):
         self._restart_from_best()
         train = self.task.train
         x = train.take(((train.given != UNLABELED) & ~self.held_out).nonzero()[:, 0]).x
-        return transitions_from_anchors(torch.cat([self.logits(x).softmax(1) for x in chunks(x)]))
+        return transitions_from_anchors(map_chunks(self.logits, x).softmax(1))
 
     def _restart_from_best(self) -> None:
         """Load the weights of the best epoch into the network, and restart its optimizer and EMA."""
@@ -214,7 +214,7 @@ class TRevision(Method):
     def end_epoch(self, epoch: int) -> None:
         """Keep the weights that predict, if they have the highest accuracy so far on the held-out rows."""
         rows = self.task.train.take(self.held_out.nonzero()[:, 0])
-        p = torch.cat([self.logits(x).softmax(1) for x in chunks(rows.x)])
+        p = map_chunks(self.logits, rows.x).softmax(1)
         noisy = p if self.transitions is None else p @ self.transitions()
         accuracy = (noisy.argmax(1) == rows.given).float().mean()
         if bool(accuracy >= self.best["accuracy"]):

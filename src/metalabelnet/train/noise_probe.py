@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
 from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import chunks
+from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.errors import RunStopped
 from metalabelnet.seeds import generator
@@ -81,5 +81,5 @@ def log_probabilities(
                 on_samples("network for feature-dependent noise", done * BATCH_SIZE, EPOCHS * steps * BATCH_SIZE)
     net.eval()
     with torch.no_grad():
-        logits = torch.cat([net(to_input(x, torch.float32)) for x in chunks(rows.x)])
+        logits = map_chunks(lambda x: net(to_input(x, torch.float32)), rows.x)
     return logits.double().log_softmax(1).cpu()
