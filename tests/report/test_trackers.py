@@ -2,7 +2,12 @@
 
 import importlib.util
 import json
+import os
+import socket
 import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +111,11 @@ def test_wandb(tmp_path: Path) -> None:
     installed("wandb")
     run = write_run(tmp_path / "run", ("a", "b"))
     assert finished_log("wandb", tmp_path / "logs", run) == []
-    records = wandb_records(tmp_path / "logs")
+    records: list[Any] = []
+    deadline = time.monotonic() + 60
+    while not (records and records[-1].WhichOneof("record_type") == "exit"):  # written after `finish` has returned
+        assert time.monotonic() < deadline
+        records = wandb_records(tmp_path / "logs")
     history = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
         for record in records
@@ -134,6 +143,42 @@ def test_train_and_compare_log_their_runs(capsys: Capture, tmp_path: Path, monke
         assert [e.value for e in events.Scalars("loss")] == pytest.approx(losses)
         accuracy = RunFolder(folder).summary()["test_accuracy"]
         assert events.Scalars("result/test_accuracy")[0].value == pytest.approx(accuracy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mlflow", "tensorboard", "wandb"])
+def test_nothing_is_sent_over_the_network(kind: str, tmp_path: Path) -> None:
+    """In a process of its own: in tests and CI, the packages do not report their use. A proxy sees every connection."""
+    installed(kind)
+    run = write_run(tmp_path / "run", ("a", "b"))
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+        environment = dict.fromkeys([*names, *map(str.lower, names)], address) | {"HOME": str(tmp_path / "home")}
+        environment |= {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", LOG_A_RUN, f"{kind}:{tmp_path / 'logs'}", str(run)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=200)
+        proxy.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert not list((tmp_path / "home").rglob("telemetry.json"))
+
+
+LOG_A_RUN = """
+import sys
+import time
+from pathlib import Path
+from metalabelnet.report.trackers import RunLog, parse_log_target
+from metalabelnet.train import RunFolder
+
+warnings = []
+log = RunLog([parse_log_target(sys.argv[1])], RunFolder(Path(sys.argv[2])), warnings.append)
+log.update()
+time.sleep(1)  # reports are sent by threads
+log.finish()
+print(warnings)
+"""
 
 
 class BrokenTracker:

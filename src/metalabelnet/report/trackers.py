@@ -7,6 +7,7 @@ Nothing is sent over the network.
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -58,6 +59,8 @@ class MLflow:
     """A SQLite database of MLflow: `mlflow ui --backend-store-uri sqlite:///DIR/mlflow.db`."""
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # else it reports its use over the network
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # else it reports that a database is created
         from mlflow import MlflowClient
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,7 @@ class WeightsAndBiases:
     """An offline run of Weights & Biases, which `wandb sync` can upload later."""
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it reports its failures over the network
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)
