@@ -38,6 +38,13 @@ def torchvision() -> ModuleType:
     return importlib.import_module("torchvision")
 
 
+@pytest.fixture
+def working_torchvision(request: pytest.FixtureRequest) -> None:
+    """Make torchvision importable, where it is installed, for packages that import it if they can."""
+    if importlib.util.find_spec("torchvision"):
+        request.getfixturevalue("torchvision")
+
+
 _libraries: list[object] = []  # operators are removed when their library is deleted
 
 

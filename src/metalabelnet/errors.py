@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES_IN_MESSAGE = 40  # a longer list is cut down to the closest matches
 CLOSEST_NAMES_IN_MESSAGE = 12
+MAX_REASON_LENGTH = 200  # characters of the message of another package
 
 
 class InputError(ValueError):
@@ -65,15 +67,24 @@ def missing_package_error(package: str, extra: str, purpose: str) -> InputError:
     return InputError(f"{purpose} needs {package}: pip install 'metalabelnet[{extra}]'")
 
 
+def shorten_reason(error: BaseException) -> str:
+    """Return the message of an error of another package on one line, cut between words."""
+    return textwrap.shorten(str(error), MAX_REASON_LENGTH, placeholder=" …") or type(error).__name__
+
+
 def import_package(package: str, extra: str, purpose: str) -> Any:
     """Return the imported package of an extra, or raise InputError that says what to install."""
     try:
         return importlib.import_module(package)
-    except ImportError as error:
-        raise missing_package_error(package.replace("_", "-"), extra, purpose) from error
-    except (RuntimeError, OSError) as error:  # its compiled extension was built for another version of torch
-        reason = " ".join(str(error).split())[:150]
+    except (ImportError, RuntimeError, OSError) as error:
+        first: BaseException = error
+        while first.__cause__ is not None:  # transformers hides the error of torchvision behind its own
+            first = first.__cause__
+        if isinstance(first, ModuleNotFoundError):
+            raise missing_package_error(package.replace("_", "-"), extra, purpose) from error
+        advice = f"install it again: pip install --force-reinstall 'metalabelnet[{extra}]'"
+        if not isinstance(first, ImportError):  # a compiled extension was built for another version of torch
+            advice = "install the version of torchvision that belongs to the installed version of torch"
         raise InputError(
-            f"{purpose} needs {package.replace('_', '-')}, which cannot be imported ({reason}): "
-            "install the version of torchvision that belongs to the installed version of torch"
+            f"{purpose} needs {package.replace('_', '-')}, which cannot be imported ({shorten_reason(first)}): {advice}"
         ) from error

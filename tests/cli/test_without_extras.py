@@ -172,7 +172,7 @@ def test_table_needs_no_extra_and_other_data_names_its_extra(results: dict[str, 
         "a Parquet file needs pyarrow: pip install 'metalabelnet[tables]'",
         "TF-IDF of texts needs scikit-learn: pip install 'metalabelnet[text]'",
         "takes color images, not samples of shape",
-        "the encoder some needs sentence-transformers: pip install 'metalabelnet[encoders]'",
+        "the encoder sentence-transformers:some needs sentence-transformers: pip install 'metalabelnet[encoders]'",
         "exporting to ONNX needs onnx, onnxruntime and onnxscript: pip install 'metalabelnet[onnx]'",
     )
     for other, sentence in zip(others, sentences, strict=True):

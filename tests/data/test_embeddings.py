@@ -1,5 +1,6 @@
 """Pretrained encoders: ResNets from a weights file, preparation of images, the cache of embeddings."""
 
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from encoder_weights import resnet_weights, write_resnet
+from encoder_weights import resnet_weights, write_resnet, write_sentence_transformer
 from metalabelnet.data import load
 from metalabelnet.data.embeddings import image_models, load_model
 from metalabelnet.data.embeddings.cache import DIGEST_BYTES, EmbeddingCache
@@ -119,6 +120,51 @@ def test_gray_image_and_file_equal_the_array(tmp_path: Path) -> None:
     assert np.array_equal(from_file[0], from_file[2])
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sentence_transformer(tmp_path: Path, working_torchvision: None) -> None:
+    """The embedding is that of the package, and the identity depends on what changes it beside the weights."""
+    package = pytest.importorskip("sentence_transformers", exc_type=ImportError)
+    folder, texts = write_sentence_transformer(tmp_path / "tiny"), ["a good film " * 9, "bad"]
+    model = load_model(f"sentence-transformers:{folder}", "text")
+    expected = package.SentenceTransformer(folder)
+    assert torch.equal(model.embed(texts, CPU), torch.from_numpy(expected.encode(texts)))
+    assert model.width == 16
+    load_model.cache_clear()
+    assert load_model(folder, "text").identity == model.identity
+    expected.max_seq_length = 5
+    expected.save(str(tmp_path / "short"))
+    expected.prompts, expected.default_prompt_name = {"query": "a bad film"}, "query"
+    expected.save(str(tmp_path / "prompt"))
+    identities, embeddings = {model.identity}, [model.embed(texts, CPU)]
+    for name in ("short", "prompt"):
+        other = load_model(f"sentence-transformers:{tmp_path / name}", "text")
+        embeddings.append(other.embed(texts, CPU))
+        assert not torch.allclose(embeddings[-1], embeddings[-2], atol=1e-4)
+        identities.add(other.identity)
+    assert len(identities) == 3
+
+
+@pytest.mark.parametrize("family", ["model2vec", "sentence-transformers", "torchvision"])
+def test_a_failure_of_any_kind_while_weights_are_loaded(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages raise errors that are neither OSError nor ValueError, as for a file of weights that is cut off."""
+
+    class SafetensorError(Exception):
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise SafetensorError("incomplete metadata,\nfile not fully covered " + 50 * "words ")
+
+    stub = ModuleType(family.replace("-", "_"))
+    stub.SentenceTransformer, stub.StaticModel = fail, type("StaticModel", (), {"from_pretrained": fail})  # type: ignore[attr-defined]
+    stub.models = ModuleType("models")  # type: ignore[attr-defined]
+    stub.models.list_models, stub.models.get_model = lambda module: ["a"], fail
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    with pytest.raises(InputError, match=r"\(incomplete metadata, file not fully covered .* words …\); ") as error:
+        load_model(f"{family}:a", "image" if family == "torchvision" else "text")
+    assert str(error.value).startswith(f"the encoder {family}:a")
+
+
 # The cache
 
 
@@ -176,7 +222,7 @@ def test_changed_weights_are_found(tmp_path: Path) -> None:
     write_resnet(tmp_path / "net.pth", blocks=2)
     load_model.cache_clear()
     encoder = encoder_from_json(config, Path("encoder.json"))
-    with pytest.raises(InputError, match="its weights have changed"):
+    with pytest.raises(InputError, match="its weights or settings have changed"):
         list(encoder.encode([np.zeros((3, 8, 8), np.uint8)]))
 
 

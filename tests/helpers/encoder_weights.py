@@ -46,3 +46,21 @@ def write_resnet(path: Path, **shape: int) -> str:
     else:
         torch.save(weights, path)
     return str(path)
+
+
+def write_sentence_transformer(folder: Path) -> str:
+    """Write a small random BERT as a model of sentence-transformers (mean of 16 values per token); return the path."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "film", "good", "is", "the"]
+    plain = folder / "bert"  # a folder without the files of sentence-transformers: the default is the mean
+    plain.mkdir(parents=True)
+    (plain / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(str(plain / "vocab.txt"), model_max_length=64).save_pretrained(plain)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(vocab_size=len(words), max_position_embeddings=64, initializer_range=0.5, **sizes)
+    BertModel(config).save_pretrained(plain)
+    SentenceTransformer(str(plain), device="cpu").save(str(folder / "model"))
+    return str(folder / "model")

@@ -147,7 +147,12 @@ def test_user_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "raise RuntimeError('operator torchvision::nms does not exist')",
             "the version of torchvision that belongs to",
         ),
-        ("import no_such_package_at_all", "pip install 'metalabelnet[nets]'"),
+        (
+            "raise ModuleNotFoundError('no PreTrainedModel') from RuntimeError('operator torchvision::nms')",
+            "the version of torchvision that belongs to",
+        ),
+        ("from math import no_such_name", "cannot be imported (cannot import name 'no_such_name' from 'math'"),
+        ("import no_such_package_at_all", ": pip install 'metalabelnet[nets]'"),
     ],
 )
 @pytest.mark.parametrize("package", ["timm", "torchvision"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from metalabelnet.data.embeddings.model import EmbeddingModel, weights_digest
 from metalabelnet.data.embeddings.resnet import ARCHITECTURES, build_resnet
-from metalabelnet.errors import InputError, import_package, unknown_name_error
+from metalabelnet.errors import InputError, import_package, shorten_reason, unknown_name_error
 from metalabelnet.input_files.weights_file import read_weights
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def make_image_model(net: nn.Module, mean: Sequence[float], std: Sequence[float]
 def _download(name: str, build: Any) -> Any:
     try:
         return build()
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # of any kind: no network, no weights of this network, a file that is cut off
         raise InputError(
-            f"the encoder {name}: its weights cannot be downloaded ({reason}); give a file of weights instead"
+            f"the encoder {name}: its weights cannot be downloaded ({shorten_reason(error)}); give a file of weights "
+            "instead"
         ) from error

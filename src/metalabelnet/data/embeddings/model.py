@@ -35,7 +35,7 @@ class EmbeddingModel:
 
 def weights_digest(preparation: str, weights: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
     """Return a digest of named tensors, arrays or texts, and of how samples are prepared."""
-    digest = hashlib.blake2b(preparation.encode(), digest_size=16)
+    digest = hashlib.blake2b(preparation.encode(errors="surrogatepass"), digest_size=16)
     for name, value in weights.items() if isinstance(weights, Mapping) else weights:
         digest.update(name.encode())
         if isinstance(value, str):

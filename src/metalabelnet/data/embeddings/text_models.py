@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from metalabelnet.data.embeddings.model import EmbeddingModel, weights_digest
-from metalabelnet.errors import InputError, import_package
+from metalabelnet.errors import InputError, import_package, shorten_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 def load_sentence_transformer(name: str) -> EmbeddingModel:
     """Return a model of sentence-transformers, by name or folder."""
-    package = import_package("sentence_transformers", "encoders", f"the encoder {name}")
-    model = _load(name, lambda: package.SentenceTransformer(name))
+    full_name = f"sentence-transformers:{name}"
+    package = import_package("sentence_transformers", "encoders", f"the encoder {full_name}")
+    model = _load(full_name, lambda: package.SentenceTransformer(name))
     width = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
     return EmbeddingModel(
         width=int(width() or 0),
-        identity=weights_digest("sentence-transformers", model.state_dict()),
+        identity=weights_digest(_describe_preparation(model), model.state_dict()),
         embed=lambda texts, _device: _as_tensor(model.encode(texts, convert_to_numpy=True, show_progress_bar=False)),
     )
 
@@ -59,6 +60,26 @@ def load_wordllama(name: str) -> EmbeddingModel:
     )
 
 
+def _describe_preparation(model: Any) -> str:
+    """Return what decides an embedding besides the weights: tokens, number of them, prompt, pooling.
+
+    Models of one set of weights may differ in these. Only settings that all versions of the package have are named.
+    """
+    modules = [type(module).__name__ for module in model]
+    pooling = [mode for module in model if (mode := _pooling_mode(module))]
+    prompt = (model.prompts or {}).get(model.default_prompt_name, "")
+    vocabulary = sorted(getattr(model.tokenizer, "get_vocab", dict)().items())
+    return f"sentence-transformers {modules} {pooling} {model.max_seq_length} {prompt!r} {vocabulary}"
+
+
+def _pooling_mode(module: Any) -> str:
+    """Return how a module of sentence-transformers makes one vector of those of the tokens; "" if it does not."""
+    if hasattr(module, "get_pooling_mode_str"):  # before version 6
+        return str(module.get_pooling_mode_str())
+    mode = getattr(module, "pooling_mode", "")
+    return mode if isinstance(mode, str) else "+".join(map(str, mode))
+
+
 def _as_tensor(vectors: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
 
@@ -66,6 +87,8 @@ def _as_tensor(vectors: Any) -> Tensor:
 def _load(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the encoder {name!r} cannot be loaded: {reason}") from error
+    except Exception as error:  # of any kind: a name that is unknown, no network, a file that is cut off
+        raise InputError(
+            f"the encoder {name} cannot be loaded ({shorten_reason(error)}); check the name, or give the folder of a "
+            "downloaded model"
+        ) from error

@@ -129,8 +129,8 @@ class EmbeddingEncoder(Encoder):
             model = load_model(self.name, self.kind)
             if model.identity != self.identity or model.width != self.shape[0]:
                 raise InputError(
-                    f"the encoder {self.name} is not the one of this run: its weights have changed; give the same "
-                    "weights, or train again"
+                    f"the encoder {self.name} is not the one of this run: its weights or settings have changed; "
+                    "give the same encoder, or train again"
                 )
             self._model = model
         return self._model
