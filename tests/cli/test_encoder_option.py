@@ -1,5 +1,6 @@
 """--encoder end to end: train, predict, report, review and `embed` with a small encoder."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from cli_runner import run_cli
 from encoder_weights import write_resnet
 from metalabelnet.data import ReadOptions
 from metalabelnet.data.embeddings import load_model
+from metalabelnet.data.embeddings.cache import DIGEST_BYTES
 from metalabelnet.review.source import open_source
 from metalabelnet.train import RunFolder
 from user_data import read_csv, text_rows, write_csv, write_photos
@@ -59,6 +61,23 @@ def test_photos(capsys: Capture, work_dir: Path) -> None:
     exported = {row["id"]: row for row in read_csv(work_dir / "from_features" / "labels.csv")}
     assert exported.keys() == labels.keys()
     assert all(exported[name]["label"] == row["label"] for name, row in labels.items())
+
+
+def test_stop_while_embeddings_are_computed(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run stops after a batch of 64, not at the end, and continues with what is cached."""
+    true_label = write_photos(work_dir / "photos")
+    write_csv(work_dir / "clean.csv", ["file", "label"], [*true_label[10:40], true_label[90]])
+    cache = work_dir / "data" / "embeddings"
+    arguments = "train photos --clean clean.csv --encoder net.pth --device cpu --out run"
+    with monkeypatch.context() as patch:
+        patch.setattr("metalabelnet.cli.commands.train.interruptible", lambda: nullcontext(cache.exists))
+        stopped = run_cli(arguments.split(), capsys)
+    assert stopped.code == 130
+    assert "stopped; progress saved" in stopped.err
+    (file,) = cache.iterdir()
+    assert file.stat().st_size == 64 * (DIGEST_BYTES + 32 * 4)
+    succeed(f"{arguments} --resume", capsys)
+    assert file.stat().st_size == 93 * (DIGEST_BYTES + 32 * 4)
 
 
 def test_arrays_of_images(capsys: Capture, work_dir: Path) -> None:

@@ -57,7 +57,13 @@ def _train_with_progress(
 ) -> None:
     """Train and show the progress, in a single process or as rank 0."""
     with interruptible() as stop, ignore_closed_terminal(), console.progress() as display:
-        problem = prepare(run, display.download, display.samples, stop=stop)
+
+        def on_samples(text: str, done: int, total: int) -> None:
+            display.samples(text, done, total)
+            if stop():  # embeddings of an encoder may take hours; those that are computed are cached
+                raise RunStopped
+
+        problem = prepare(run, display.download, on_samples, stop=stop)
         for note in problem.notes:
             console.log(note)
         description = describe_run(run, problem)
