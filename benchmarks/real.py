@@ -1,13 +1,15 @@
 """Tables and texts with real label noise: `metalabelnet-plus` against logistic regression, paired over draws.
 
     python benchmarks/real.py FOLDER [--sets sentiment tubespam digits] [--draws 10] [--out results/real/runs.jsonl]
+    python benchmarks/real.py FOLDER --sets sentiment --encoder NAME --draws 5 --out results/real/encoders.jsonl
     python benchmarks/real.py FOLDER --annotations --out results/real/annotations.jsonl
     python benchmarks/real.py --show results/real/runs.jsonl
 
 FOLDER/NAME/ has train.csv (id, text, given, true), test.csv (id, text, label): texts whose given labels are wrong by
 nature; and annotations.csv (id, annotator, label). 100 clean rows are drawn at random from the training rows and keep
 their given labels. `digits` is scikit-learn's data set as a table of 64 columns, with added noise. Every method sees
-the same rows, and the choices of every method are made on clean and training rows.
+the same rows, and the choices of every method are made on clean and training rows. With --encoder the texts become
+embeddings of that encoder in place of TF-IDF.
 
 With --annotations every sample has the labels of all its annotators: `metalabelnet-plus` uses them as they are, the
 other rows one label made of them, by majority vote or by Dawid and Skene's model (with crowd-kit, too, if it is
@@ -74,6 +76,12 @@ def text_runs(source: Path, draw: int, folder: Path) -> dict[str, Any]:
         "clean_file": str(folder / "clean.csv"),
         "test": str(folder / "test.csv"),
     }
+
+
+def encoder_label(name: str | None) -> str:
+    """Return what is added to the name of a set: the name of the encoder without the folders of its path."""
+    family, colon, rest = (name or "").rpartition(":")
+    return f", {family}{colon}{Path(rest).name}" if name else ""
 
 
 def digits_runs(draw: int, folder: Path, noise: str) -> dict[str, Any]:
@@ -195,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sets", nargs="+", default=["sentiment", "tubespam", "digits"])
+    parser.add_argument("--encoder", help="pretrained encoder of the texts (default: TF-IDF)")
     parser.add_argument("--annotations", action="store_true", help="all annotations of the sets that have some")
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--draws", type=int, default=10)
@@ -202,6 +211,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/real/runs.jsonl"))
     parser.add_argument("--show", type=Path)
     args = parser.parse_args()
+    if args.encoder and (args.annotations or "digits" in args.sets):
+        parser.error("--encoder is for texts: choose --sets sentiment tubespam, without --annotations")
     if args.show:
         show(args.show, METHODS[0], METRICS)
         return
@@ -221,7 +232,8 @@ def main() -> None:
                     if name == "digits":
                         options, label = digits_runs(draw, Path(folder), noise), f"digits {noise}"
                     else:
-                        options, label = text_runs(args.folder / name, draw, Path(folder)), name
+                        options = text_runs(args.folder / name, draw, Path(folder)) | {"encoder": args.encoder}
+                        label = name + encoder_label(args.encoder)
                     measure(label, options, draw, args.out, args.methods)
 
 
