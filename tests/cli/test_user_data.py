@@ -203,10 +203,12 @@ def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkey
     (package / "__init__.py").write_text(
         "import numpy\n"
         "class SentenceTransformer:\n"
+        "    tokenizer, max_seq_length, prompts, default_prompt_name = None, 9, {}, None\n"
         "    def __init__(self, name):\n"
         "        if name != 'letters': raise OSError(f'no model {name}')\n"
         "    def get_sentence_embedding_dimension(self): return 26\n"
         "    def state_dict(self): return {}\n"
+        "    def __iter__(self): return iter(())\n"
         "    def encode(self, texts, convert_to_numpy, show_progress_bar):\n"
         "        return numpy.array([[t.count(chr(97 + k)) for k in range(26)] for t in texts], numpy.float32)\n"
     )
@@ -216,7 +218,7 @@ def test_texts_with_sentence_transformer(capsys: Capture, work_dir: Path, monkey
     train("news.csv --label topic --clean-column ok --encoder letters", capsys)
     assert assert_equal_to_label_table(predict("news.csv", capsys)) == 40
     wrong = ["train", "news.csv", "--label", "topic", "--clean-column", "ok", "--encoder", "leters", "--out", "other"]
-    assert "the encoder 'leters' cannot be loaded: no model leters" in input_error(wrong, capsys)
+    assert "sentence-transformers:leters cannot be loaded (no model leters)" in input_error(wrong, capsys)
 
 
 def test_predict_npz(capsys: Capture, work_dir: Path) -> None:
