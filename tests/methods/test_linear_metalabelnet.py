@@ -21,10 +21,12 @@ from metalabelnet.methods.fixed_features import FixedFeatures, make_features
 from metalabelnet.methods.given_label_classifier import GivenLabelClassifier, fit_given_labels
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import (
+    SOFT_LABEL_DECAYS,
     LabelSource,
     _meta_gradient,
     _meta_objective,
     _select_clean_decay,
+    _select_student_decay,
 )
 from metalabelnet.methods.logistic import RELATIVE_DECAYS
 from metalabelnet.nets import build
@@ -404,3 +406,22 @@ def test_naive_bayes_of_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accuracy(fast, test) > accuracy(slow, test) - 0.03
     right = [(m.result.log_p.argmax(1) == train.true.numpy()).mean() for m in (slow, fast)]
     assert right[1] > right[0] - 0.05
+
+
+def test_decay_of_soft_labels_predicts_the_held_out_fold_best() -> None:
+    """Against scikit-learn's classifiers of weighted copies of each row."""
+    f = make_features(rows(300, 0, noise=0.4), rows(60, 1, noise=0.4))
+    soft = np.random.default_rng(0).dirichlet(np.ones(3), 300) + 2 * np.eye(3)[f.given[:300]]
+    soft /= soft.sum(1, keepdims=True)
+    source = LabelSource(opinions=np.log(soft)[None].repeat(3, 0), pool=LabelPool(np.full(3, 1 / 3), np.zeros(3)))
+    q, w = np.concatenate([soft, np.eye(3)[f.true]]), np.where(np.arange(360) < 300, 1.0, 3.0)
+    train, held_out, losses = f.fold != 0, (f.fold == 0) & (np.arange(360) < 300), {}
+    X, label, weights = np.tile(f.X[train], (3, 1)), np.repeat(np.arange(3), train.sum()), (q * w[:, None])[train]
+    for relative in SOFT_LABEL_DECAYS:
+        model = LogisticRegression(C=1 / (relative * f.mean_square), tol=1e-8, max_iter=1000)
+        model.fit(X, label, sample_weight=weights.T.ravel())
+        losses[relative] = -(soft[held_out[:300]] * model.predict_log_proba(f.X[held_out])).sum()
+    best, second = sorted(losses.values())[:2]
+    assert second - best > 0.01
+    found = exhaust(_select_student_decay(f, source)) / f.mean_square
+    assert found == pytest.approx(min(losses, key=losses.__getitem__))

@@ -13,10 +13,11 @@
        shares of the votes or to Dawid and Skene's posterior, whichever gives the lower cross-entropy on the clean rows
     2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
        annotator model. λ of p_c is the one with which the pool predicts clean rows of held-out folds best
-    3. W_k*, fitted without fold k. The meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k.
-       Gradient descent on L changes λ, ω and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by
-       implicit differentiation (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than
-       one nat for each value, and kept if L decreases by more than a standard error: few clean rows cannot decide it
+    3. W_k*, fitted without fold k. λ is the one with which W_0* predicts the soft labels of fold 0 best. The
+       meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k. Gradient descent on L changes λ, ω
+       and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by implicit differentiation
+       (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than one nat for each value, and
+       kept if L decreases by more than a standard error: few clean rows cannot decide it
     4. p_s for every row, by the W_k*; on texts p_n, too, by naive Bayes fitted to the same labels and folds. A second
        pool, of p_s and ℓ, on texts of p_s, p_n, p_g and ℓ, gives the final q and the corrected labels. The prior of the
        annotator model is now the pool of p_s and p_n
@@ -24,7 +25,7 @@
        its trust and bias are fitted on p_s and p_n of the clean rows. With p_s alone this is Platt scaling: λ shrinks
        the logits but not the bias, which favors the more frequent class
 
-With more than 5,000 training rows, 5,000 of them decide the λ of p_g. Steps 1 to 4 then use three folds and one step of
+With more than 5,000 training rows, 5,000 of them decide each λ. Steps 1 to 4 then use three folds and one step of
 gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
 W_k*. Step 5 uses all rows.
 
@@ -66,10 +67,10 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
-# λ for soft labels relative to the mean squared length of a row, before the meta-objective changes it. For texts and
-# two classes it is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
-SOFT_LABEL_DECAY = 0.2
-SELECTION_ROWS = 5_000  # training rows that decide the λ of p_g
+# Candidates for the λ of soft labels, relative to the mean squared length of a row, before the meta-objective changes
+# it. For texts and two classes 0.2 is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
+SOFT_LABEL_DECAYS = (2.0, 0.6, 0.2)
+SELECTION_ROWS = 5_000  # training rows that decide the λ of p_g and of the W_k*
 STUDENT_ROWS = 100_000  # training rows of p_g and the W_k*
 FEW_FOLDS = 3  # where there are more than SELECTION_ROWS. Two would leave no clean rows to judge p_c
 META_STEPS = 2
@@ -110,7 +111,7 @@ class LinearMetaLabelNet(LogisticMethod):
             part, rows = f.subset(STUDENT_ROWS, FEW_FOLDS)
         first = yield from fit_given_labels(part, chosen)
         sources = yield from self._label_sources(part, first)
-        decay = SOFT_LABEL_DECAY * f.mean_square
+        decay = yield from _select_student_decay(part, sources[0])
         found = yield from _meta_learn(part, sources, decay, first.start, META_STEPS if n <= SELECTION_ROWS else 1)
         values, solutions = found.values, found.solutions
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
@@ -191,6 +192,20 @@ def _select_clean_decay(f: FixedFeatures, first: GivenLabelClassifier) -> Genera
         opinions = np.stack([first.log_p[f.n :], log_softmax(clean_logits), likelihood])
         loss = -float(log_softmax(_cross_pool(f, opinions))[clean, f.true].sum())
         best = min(best, (loss, decay))
+    return best[1]
+
+
+def _select_student_decay(f: FixedFeatures, source: LabelSource) -> Generator[None, None, float]:
+    """Return the λ with which W_0* predicts the soft labels of its held-out fold best (cross-entropy)."""
+    rows = np.arange(0, len(f.given), -(-len(f.given) // SELECTION_ROWS))
+    q, w = (values[rows] for values in _student_labels(f, source, np.zeros(5), 0))
+    X, held_out = f.X[rows], (f.fold[rows] == 0) & (rows < f.n)
+    W, best = np.zeros((X.shape[1] + 1, f.classes)), (np.inf, 0.0)
+    for relative in SOFT_LABEL_DECAYS:
+        decay = relative * f.mean_square
+        W = fit_logistic(X, q, w, decay, start=W, tolerance=CROSS_FIT_TOLERANCE)
+        yield
+        best = min(best, (-float((q[held_out] * log_softmax(logits(X[held_out], W))).sum()), decay))
     return best[1]
 
 
