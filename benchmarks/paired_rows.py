@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def read_draws(results: Path) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+    """Return the lines of a file by set, method and draw; a later line of a draw replaces an earlier one."""
+    sets: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
+    for line in map(json.loads, results.read_text().splitlines()):
+        sets.setdefault(line["set"], {}).setdefault(line["method"], {})[line["draw"]] = line
+    return sets
+
+
 def show(results: Path, own: str, metrics: tuple[str, ...]) -> None:
     """Print mean and standard deviation of every method, and the difference of `own` to each of the others."""
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    for name in dict.fromkeys(line["set"] for line in lines):
-        by_method: dict[str, dict[int, dict[str, Any]]] = {}
-        for line in lines:
-            if line["set"] == name:
-                by_method.setdefault(line["method"], {})[line["draw"]] = line
+    for name, by_method in read_draws(results).items():
         print(f"\n{name}, {len(by_method[own])} draws")
         width = max(map(len, by_method))
         for method, draws in by_method.items():

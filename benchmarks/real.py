@@ -11,6 +11,9 @@ their given labels. `digits` is scikit-learn's data set as a table of 64 columns
 the same rows, and the choices of every method are made on clean and training rows. With --encoder the texts become
 embeddings of that encoder in place of TF-IDF.
 
+`Bayes + refit` is Bayes' rule with logistic regression on the clean rows as prior and the noise matrix counted on them;
+logistic regression is then fitted to these soft labels and the clean rows.
+
 With --annotations every sample has the labels of all its annotators: `metalabelnet-plus` uses them as they are, the
 other rows one label made of them, by majority vote or by Dawid and Skene's model (with crowd-kit, too, if it is
 installed). The labeling rules of tubespam are applied to every comment: where one gives no label, it abstains.
@@ -22,6 +25,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -30,11 +34,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from paired_rows import show
+from linear import exhaust
+from paired_rows import read_draws, show
 
 from metalabelnet.core.dawid_skene import fit_dawid_skene
+from metalabelnet.core.intervals import paired_difference
+from metalabelnet.core.logistic import fit_logistic, log_softmax, logits
 from metalabelnet.data.read_cache import ReadCache
+from metalabelnet.labels.metrics import average_precision
+from metalabelnet.methods.fixed_features import make_features
+from metalabelnet.methods.label_likelihood import label_log_likelihood
+from metalabelnet.methods.logistic import CLEAN_WEIGHT, select_decay
 from metalabelnet.train import make_run, train
+from metalabelnet.train.logistic_run import with_all_clean_rows
 from metalabelnet.train.prepare import prepare
 
 if TYPE_CHECKING:
@@ -42,6 +54,7 @@ if TYPE_CHECKING:
     from metalabelnet.data.problem import Problem
 
 METHODS = ("metalabelnet-plus", "logistic-given", "logistic-clean", "logistic-both")
+BAYES = "Bayes + refit"
 CLEAN = 100
 DIGITS_NOISES = ("uniform:0.4", "uniform:0.8", "feature:0.4")
 LABELING_RULES = ("tubespam",)  # sets whose annotators see every sample, and abstain where they give no label
@@ -112,6 +125,32 @@ def measure(name: str, options: dict[str, Any], draw: int, out: Path, methods: l
         data = dict(options)
         run = make_run(data.pop("data"), method=method, device="cpu", **data)
         append(out, name, method, draw, train(run, read_cache=cache).summary, time.process_time() - start)
+
+
+def measure_bayes(name: str, options: dict[str, Any], draw: int, out: Path) -> None:
+    """Append a line for `Bayes + refit` on one draw. Every λ is chosen as for the logistic rows."""
+    start, data = time.process_time(), dict(options)
+    problem = with_all_clean_rows(prepare(make_run(data.pop("data"), method="logistic-both", device="cpu", **data)))
+    f = make_features(problem.train, problem.clean)
+    n, given, true = f.n, f.given[: f.n], problem.train.true.numpy()
+    q = np.concatenate([np.full((n, f.classes), 1 / f.classes), np.eye(f.classes)[f.true]])
+    is_clean = (np.arange(len(q)) >= n).astype(np.float64)
+    log_p = log_softmax(logits(f.X, fit_logistic(f.X, q, is_clean, exhaust(select_decay(f, q, is_clean)))))
+    log_p += label_log_likelihood(f, log_p, np.ones(len(f.true), bool))
+    q[:n] = np.exp(log_softmax(log_p[:n]))
+    w = np.where(is_clean, CLEAN_WEIGHT, 1.0)
+    weight, bias = f.linear_layer(fit_logistic(f.X, q, w, exhaust(select_decay(f, q, w))))
+    x = problem.test.x[torch.arange(len(problem.test))].double()
+    right = (x @ weight.T + bias).argmax(1) == problem.test.true
+    labeled = np.flatnonzero(given >= 0)
+    suspicion = torch.from_numpy(1 - q[labeled, given[labeled]])
+    summary = dict.fromkeys(METRICS) | {
+        "test_accuracy": 100 * float(right.double().mean()),
+        "right_before": 100 * float((given == true)[labeled].mean()),
+        "right_after": 100 * float((q[:n].argmax(1) == true)[labeled].mean()),
+        "suspicion_ap": average_precision(suspicion, torch.from_numpy((given != true)[labeled])),
+    }
+    append(out, name, BAYES, draw, summary, time.process_time() - start)
 
 
 def append(out: Path, name: str, row: str, draw: int, summary: dict[str, Any], cpu_seconds: float) -> None:
@@ -199,13 +238,48 @@ def with_labels(problem: Problem, labels: np.ndarray) -> Problem:
     return dataclasses.replace(problem, **labeled)
 
 
+def markdown(out: Path) -> list[str]:
+    """Return rows of the tables: accuracy with the lead over the best other row; right labels and average precision."""
+    rows = []
+    for name, by_method in read_draws(out).items():
+        others = [method for method in (*METHODS[1:], BAYES) if method in by_method]
+        accuracy = {m: [by_method[m][k]["test_accuracy"] for k in sorted(by_method[m])] for m in (METHODS[0], *others)}
+        best = max(others, key=lambda m: statistics.mean(accuracy[m]))
+        low, high = (lead := paired_difference(np.subtract(accuracy[METHODS[0]], accuracy[best]).tolist())).interval()
+        cells = [f"{statistics.mean(v):.1f} ± {statistics.pstdev(v):.1f}" for v in accuracy.values()]
+        lead_text = f"{lead.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+        rows.append(f"| {name} | {' | '.join(cells)} | {lead_text} |")
+        own = [f"{mean_of(by_method[METHODS[0]], key):.1f}" for key in ("right_before", "right_after")]
+        ranks = [f"{mean_of(by_method[m], 'suspicion_ap'):.2f}" for m in (METHODS[0], *others)]
+        rows.append(f"| {name} | {' | '.join([*own, *ranks])} |")
+    return rows
+
+
+def annotation_markdown(out: Path) -> list[str]:
+    """Return a row for each way to use annotations: accuracy and right labels of both sets."""
+    sets, rows = read_draws(out), []
+    for method in dict.fromkeys(method for by_method in sets.values() for method in by_method):
+        cells = []
+        for by_method in sets.values():
+            values = [line["test_accuracy"] for line in by_method[method].values()]
+            labels = "right_after" if method.startswith(METHODS[0]) else "right_before"
+            cells += [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}"]
+            cells += [f"{mean_of(by_method[method], labels):.1f}"]
+        rows.append(" | ".join(cells))
+    return rows
+
+
+def mean_of(draws: dict[int, dict[str, Any]], key: str) -> float:
+    return statistics.mean(line[key] for line in draws.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sets", nargs="+", default=["sentiment", "tubespam", "digits"])
     parser.add_argument("--encoder", help="pretrained encoder of the texts (default: TF-IDF)")
     parser.add_argument("--annotations", action="store_true", help="all annotations of the sets that have some")
-    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--methods", nargs="+", default=[*METHODS, BAYES], choices=[*METHODS, BAYES])
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="number of the first draw")
     parser.add_argument("--out", type=Path, default=Path("results/real/runs.jsonl"))
@@ -215,26 +289,34 @@ def main() -> None:
         parser.error("--encoder is for texts: choose --sets sentiment tubespam, without --annotations")
     if args.show:
         show(args.show, METHODS[0], METRICS)
+        rows = annotation_markdown(args.show) if "annotations" in args.show.name else markdown(args.show)
+        print("\n".join(rows))
         return
     for draw in range(args.first, args.first + args.draws):
         for name in args.sets:
-            if name == "digits" and args.annotations:
-                continue
-            noises = DIGITS_NOISES if name == "digits" else ("",)
-            if name != "digits" and not (args.folder and (args.folder / name).is_dir()):
-                print(f"{name}: skipped, {args.folder}/{name} does not exist", file=sys.stderr)
-                continue
-            for noise in noises:
-                with tempfile.TemporaryDirectory() as folder:
-                    if args.annotations:
-                        measure_annotations(args.folder / name, draw, Path(folder), args.out, args.methods)
-                        continue
-                    if name == "digits":
-                        options, label = digits_runs(draw, Path(folder), noise), f"digits {noise}"
-                    else:
-                        options = text_runs(args.folder / name, draw, Path(folder)) | {"encoder": args.encoder}
-                        label = name + encoder_label(args.encoder)
-                    measure(label, options, draw, args.out, args.methods)
+            for noise in DIGITS_NOISES if name == "digits" else ("",):
+                measure_draw(args, name, noise, draw)
+
+
+def measure_draw(args: argparse.Namespace, name: str, noise: str, draw: int) -> None:
+    """Measure all rows of a draw of a set."""
+    if name == "digits" and args.annotations:
+        return
+    if name != "digits" and not (args.folder and (args.folder / name).is_dir()):
+        print(f"{name}: skipped, {args.folder}/{name} does not exist", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if args.annotations:
+            measure_annotations(args.folder / name, draw, Path(folder), args.out, args.methods)
+            return
+        if name == "digits":
+            options, label = digits_runs(draw, Path(folder), noise), f"digits {noise}"
+        else:
+            options = text_runs(args.folder / name, draw, Path(folder)) | {"encoder": args.encoder}
+            label = name + encoder_label(args.encoder)
+        measure(label, options, draw, args.out, [m for m in args.methods if m != BAYES])
+        if BAYES in args.methods:
+            measure_bayes(label, options, draw, args.out)
 
 
 if __name__ == "__main__":

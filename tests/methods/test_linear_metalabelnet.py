@@ -131,7 +131,10 @@ def test_gradient_of_the_meta_objective_equals_finite_differences(monkeypatch: p
     f = make_features(rows(60, 0), rows(30, 1))
     rng = np.random.default_rng(0)
     sources = [
-        LabelSource(opinions=log_softmax(rng.normal(size=(3, 60, 3)) * 2), pool=LabelPool(np.ones(3), np.zeros(3)))
+        LabelSource(
+            opinions=np.stack([log_softmax(z) for z in rng.normal(size=(3, 60, 3)) * 2]),
+            pool=LabelPool(np.ones(3), np.zeros(3)),
+        )
         for _ in range(f.folds)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,10 @@ class LabelTable:
 
     def decisions(self) -> LabelDecisions:
         """Return corrected label, confidence, suspicion and suspect flag of each sample, as tensors."""
+        return self._decisions
+
+    @functools.cached_property
+    def _decisions(self) -> LabelDecisions:
         return decide_labels(self.probabilities, self.rows.given, self.suspicion, calibrated=self.calibrated)
 
     def columns(self) -> list[str]:

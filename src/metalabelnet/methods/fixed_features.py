@@ -16,7 +16,7 @@ from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -121,7 +121,7 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
     true = clean.true.cpu().numpy()
     folds = max(2, min(FOLDS, len(true)))
     dtype = np.float64 if _count_values(train.x) <= MAX_FLOAT64_VALUES else np.float32
-    X = stack_rows(_matrix(train.x, dtype), _matrix(clean.x, dtype))
+    X = _matrix((train.x, clean.x), dtype)
     shift, scale, rotation = np.zeros(X.shape[1]), np.ones(X.shape[1]), None
     if isinstance(X, np.ndarray):
         is_number = np.any([((part != 0) & (part != 1)).any(0) for part in _parts(X)], 0)
@@ -161,15 +161,18 @@ def _rotate_to_principal_axes(X: Any) -> Array:
     return rotation
 
 
-def _matrix(x: Samples, dtype: type[np.floating[Any]]) -> Any:
-    if isinstance(x, SparseTensor):
-        return x.csr.astype(dtype)
+def _matrix(samples: Sequence[Samples], dtype: type[np.floating[Any]]) -> Any:
+    """Return the features of all samples, one after the other; they are sparse if all of the samples are."""
+    sparse = [x.csr.astype(dtype) for x in samples if isinstance(x, SparseTensor)]
+    if len(sparse) == len(samples):
+        return functools.reduce(stack_rows, sparse)
     torch_dtype = torch.float64 if dtype is np.float64 else torch.float32
-    matrix = np.zeros((len(x), int(np.prod(x.shape[1:]))), dtype)
+    matrix = np.empty((sum(map(len, samples)), int(np.prod(samples[0].shape[1:]))), dtype)
     start = 0
-    for part in chunks(x):
-        matrix[start : start + len(part)] = to_input(part, torch_dtype).flatten(1).cpu().numpy()
-        start += len(part)
+    for x in samples:
+        for part in chunks(x):
+            matrix[start : start + len(part)] = to_input(part, torch_dtype).flatten(1).cpu().numpy()
+            start += len(part)
     return matrix
 
 
