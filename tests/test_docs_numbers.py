@@ -324,6 +324,16 @@ def test_tables_of_linear_classifiers(name: str) -> None:
         assert row in page
 
 
+@pytest.mark.parametrize("name", ["runs", "encoders", "annotations"])
+def test_tables_of_texts_with_real_noise(name: str) -> None:
+    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
+    benchmark, path = load_benchmark("real"), ROOT / "results" / "real" / f"{name}.jsonl"
+    rows = benchmark.annotation_markdown(path) if name == "annotations" else benchmark.markdown(path)
+    assert rows
+    for row in rows:
+        assert row in page
+
+
 def test_cost_of_many_rows() -> None:
     page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
     lines = map(json.loads, (ROOT / "results" / "speed" / "fixed_features.jsonl").read_text().splitlines())
