@@ -84,7 +84,7 @@ def _overall_table(columns: Sequence[Mapping[str, TableCell]]) -> Table:
     rows, overall = [], []
     for method in beyond.METHODS[:-1]:
         pairs = [pair_cells(cells[beyond.PLUS], cells[method]) for cells in columns]
-        means = [pair.mean for pair in pairs if pair is not None]
+        means = [round(pair.mean, 6) for pair in pairs if pair is not None]  # level in spite of rounding
         if means:
             overall.append(paired_difference(means))
             ahead, behind = sum(mean > 0 for mean in means), sum(mean < 0 for mean in means)
