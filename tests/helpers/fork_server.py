@@ -45,8 +45,8 @@ def run_command(request: dict[str, object]) -> None:
         # A terminal that is opened for reading, too, becomes the controlling terminal: SIGHUP is sent when it closes.
         os.dup2(os.open(str(request[name]), os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = ["metalabelnet", *request["arguments"]]  # type: ignore[misc]
-    if request.get("ignore_hangup"):  # as nohup does
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # nohup ignores SIGHUP; the tests themselves may have been started with it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if request.get("ignore_hangup") else signal.SIG_DFL)
     done = count_file_operations(int(str(request.get("kill_at") or 0)))
     if "kill_at" in request:
         warnings.simplefilter("error", UserWarning)  # a kill damages no checkpoint
