@@ -411,6 +411,19 @@ def test_naive_bayes_of_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert right[1] > right[0] - 0.05
 
 
+def test_a_negative_value_outside_the_selected_rows_ends_naive_bayes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts would have a negative logarithm."""
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 60)
+    monkeypatch.setattr(linear_metalabelnet, "STUDENT_ROWS", 100)
+    train, clean = texts(300, 0), texts(60, 1)
+    selected = make_features(train, clean).subset(100, 3)[1]
+    row = int(np.setdiff1d(np.arange(300), selected)[0])
+    train.x.csr.data[train.x.csr.indptr[row]] = -50
+    method = fitted_texts(train, clean)
+    assert method.net[1].weight.isfinite().all()
+    assert accuracy(method, texts(600, 2)) > 0.4
+
+
 def test_decay_of_soft_labels_predicts_the_held_out_fold_best() -> None:
     """Against scikit-learn's classifiers of weighted copies of each row."""
     f = make_features(rows(300, 0, noise=0.4), rows(60, 1, noise=0.4))

@@ -116,9 +116,10 @@ class LinearMetaLabelNet(LogisticMethod):
         values, solutions = found.values, found.solutions
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
         log_p_given = _predict_others(f, rows, first.log_p, first.coefficients)
+        smoothing = first.smoothing if f.suits_naive_bayes else None  # rows that are not in `part` may be negative
         students = [solutions]
-        if first.smoothing is not None:
-            students.append(_fit_naive_bayes_students(part, sources, values, first.smoothing))
+        if smoothing is not None:
+            students.append(_fit_naive_bayes_students(part, sources, values, smoothing))
         log_p = np.stack(
             [_predict_others(f, rows, log_softmax(_out_of_fold_logits(part, W)), np.mean(W, 0)) for W in students]
         )
@@ -128,7 +129,7 @@ class LinearMetaLabelNet(LogisticMethod):
         prior = log_p_given if f.annotations is None else log_softmax(student_pool.logits(log_p))
         likelihood = label_log_likelihood(f, prior, all_clean)
         # Naive Bayes in p_g has seen all other rows, the p_s only those of other folds.
-        opinions = np.stack([*log_p, *([] if first.smoothing is None else [log_p_given]), likelihood])
+        opinions = np.stack([*log_p, *([] if smoothing is None else [log_p_given]), likelihood])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
@@ -136,7 +137,7 @@ class LinearMetaLabelNet(LogisticMethod):
         tolerance = TOLERANCE if n <= SELECTION_ROWS else CROSS_FIT_TOLERANCE
         W = fit_logistic(X, q, w, decay, start=solutions[-1], tolerance=tolerance)
         yield
-        final = [W] if first.smoothing is None else [W, fit_naive_bayes(X, q, w, first.smoothing)]
+        final = [W] if smoothing is None else [W, fit_naive_bayes(X, q, w, smoothing)]
         self.set_coefficients(f, student_pool.coefficients(final))
         self.result = FittedLabels(
             clean_logits=_cross_pool(f, log_p[:, n:]),  # calibrated
