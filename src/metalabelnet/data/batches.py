@@ -15,6 +15,7 @@ from metalabelnet.core.ranks import gather_rows, own_span
 from metalabelnet.data.augment import AUGMENTATIONS, draw_augmentation
 from metalabelnet.data.mixup import draw_mixup, mixup_share
 from metalabelnet.data.prefetch import prefetch
+from metalabelnet.data.queue_limit import QueueLimit
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.streamed_tensor import StreamedTensor
 from metalabelnet.data.strong_augment import augment_strongly, draw_strong_augmentation
@@ -203,12 +204,14 @@ class Batches:
             return
         # Of samples on disk each rank reads its share of a batch. The threads do not see the ranks.
         own = ((plan, own_span(plan.train.shape[1]), own_span(plan.clean.shape[1])) for plan in plans)
+        limit = QueueLimit(self.train.x.device)
         with closing(prefetch(self._read, own, threads=self._read_threads)) as read:
             for host_plan, x, clean_x in read:
                 plan = host_plan.to(self.train.x.device)
                 x = _on_device(self.train.x, plan.train[0], x)
                 clean_x = _on_device(self.clean.x, plan.clean[0], clean_x)
                 yield self._assemble(plan, x, clean_x)
+                limit.add()
 
     def plan_epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[BatchPlan, None, None]:
         """Draw the plans of all batches of an epoch, copy them to the device in one transfer, and yield them.

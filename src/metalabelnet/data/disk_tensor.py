@@ -18,6 +18,7 @@ from torch import Tensor
 
 from metalabelnet.core.ranks import gather_rows, own_span
 from metalabelnet.data.prefetch import prefetch
+from metalabelnet.data.queue_limit import QueueLimit
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.data.streamed_tensor import StreamedTensor
 
@@ -154,8 +155,12 @@ def chunks(x: Samples) -> Iterator[Tensor]:
     if isinstance(x, StreamedTensor):
         spans = [range(len(x))[s] for s in slices]
         shares = [slice(s.start + own.start, s.start + own.stop) for s in spans for own in [own_span(len(s))]]
+        limit = QueueLimit(x.device)
         with contextlib.closing(prefetch(x.read, shares, threads=x.read_threads)) as read:
-            yield from map(gather_rows, map(x.to_device, read), map(len, spans))  # keeps no chunk
+            for chunk in map(gather_rows, map(x.to_device, read), map(len, spans)):
+                yield chunk
+                del chunk  # before the next one is read
+                limit.add()
     else:
         yield from map(x.__getitem__, slices)
 

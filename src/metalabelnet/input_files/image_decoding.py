@@ -50,7 +50,7 @@ def _decode(source: Path | bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     from PIL import Image
 
     channels, height, width = shape
-    image = _open_upright(source, "L" if channels == 1 else "RGB", (2 * width, 2 * height))
+    image = _open_upright(source, "L" if channels == 1 else "RGB", (width, height))
     image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
     pixels = np.array(image, np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -7,7 +7,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from metalabelnet.errors import InputError
@@ -25,6 +24,8 @@ def read_weights(file: Path, remedy: str = "give a file of weights") -> dict[str
         raise InputError(f"{file}: there is no such file; {remedy}") from None
     try:
         if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
             return load_file(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about unknown pickle protocols, which raise an error too

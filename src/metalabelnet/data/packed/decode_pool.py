@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IMAGES_PER_REQUEST = 4
+PIPE_BYTES = 1 << 20  # the most that Linux allows without privileges: a process need not wait until its images are read
 _START = "import sys; sys.path[:] = {path!r}; from metalabelnet.input_files.decode_worker import main; main()"
 
 
@@ -136,6 +137,8 @@ def _start_worker() -> subprocess.Popen[bytes]:
     """Start a process. Unlike those of `multiprocessing`, it does not import the main module of the program."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
+    if sys.platform == "linux":
+        options["pipesize"] = PIPE_BYTES
     return subprocess.Popen([sys.executable, "-c", _START.format(path=sys.path)], **options)  # noqa: S603
 
 
