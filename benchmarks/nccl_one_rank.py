@@ -1,4 +1,4 @@
-"""A world of one rank with NCCL on a GPU: every collective of a run is called, and the result must be that without ranks.
+"""A world of one rank with NCCL on a GPU: all collectives of a run are called, and the result is that without ranks.
 
     python benchmarks/nccl_one_rank.py
 
