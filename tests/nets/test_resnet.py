@@ -117,19 +117,32 @@ def test_forward_pass_equals_formulas(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_initialization(name: str) -> None:
-    """Convolutions: He normal with fan-out. All other parameters: PyTorch's defaults."""
+    """Convolutions: He normal with fan-out, but not in preact-resnet18. All other parameters: PyTorch's defaults."""
     for module in build_once(name).modules():
         weight = getattr(module, "weight", None)
         if isinstance(module, nn.Conv2d):
             assert module.bias is None
-            fan_out = module.out_channels * module.kernel_size[0] ** 2
-            assert_normal(weight.detach().flatten()[:100_000].double(), math.sqrt(2 / fan_out))
+            area = module.kernel_size[0] ** 2
+            weights = weight.detach().flatten()[:100_000].double()
+            if name == "preact-resnet18":
+                assert_uniform(weights, 1 / math.sqrt(module.in_channels * area))
+            else:
+                assert_normal(weights, math.sqrt(2 / (module.out_channels * area)))
         elif isinstance(module, nn.Linear):
             assert_uniform(weight.detach().double(), 1 / math.sqrt(module.in_features))
             assert_uniform(module.bias.detach().double(), 1 / math.sqrt(module.in_features))
         elif isinstance(module, nn.BatchNorm2d):
             assert torch.equal(weight, torch.ones_like(weight))
             assert torch.equal(module.bias, torch.zeros_like(module.bias))
+
+
+def test_features_of_preact_resnet18_are_small() -> None:
+    """No BatchNorm bounds them. With He's weights their mean square is 268, and a learning rate of 0.05 diverges."""
+    features = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for layer in list(build("preact-resnet18", (3, 32, 32), 10, seed=0))[:-1]:
+            features = layer(features)
+    assert float((features**2).sum(1).mean()) < 130
 
 
 def test_initialization_is_determined_by_seed() -> None:

@@ -53,6 +53,7 @@ def test_settings_of_a_run() -> None:
     ]  # fmt: skip
     run = runs["worst"]
     assert (run.net, run.clean, run.recipe, run.split) == ("preact-resnet18", 1000, "modern", "general")
+    assert run.lr == 0.02
     assert run.epochs == 100
 
 

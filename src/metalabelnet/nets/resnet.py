@@ -1,9 +1,11 @@
 """Residual networks for small images: a 3×3 first convolution and no max pooling, as the field uses on CIFAR.
 
 Weights of convolutions are initialized from He's normal distribution with fan-out, as in the public code of wide
-residual networks, all other parameters by PyTorch's defaults. The public code of DivideMix and ELR leaves convolutions
-to PyTorch's defaults as well. Its pre-activation ResNet also has BatchNorm and ReLU behind the first convolution and
-adds the activation relu(BatchNorm(x)), not x, where a shortcut has no weights; here the shortcut is x, as in [2]_.
+residual networks, all other parameters by PyTorch's defaults. Convolutions of `preact-resnet18` have PyTorch's
+defaults, too, as in the public code of DivideMix and ELR: no BatchNorm follows its last block, and with He's weights
+its features are so large that training with a learning rate of 0.05 diverges. That code also has BatchNorm and ReLU
+behind the first convolution and adds the activation relu(BatchNorm(x)), not x, where a shortcut has no weights; here
+the shortcut is x, as in [2]_.
 
 References
 ----------
@@ -40,7 +42,7 @@ class ResNet(nn.Sequential):
 class PreActResNet(nn.Sequential):
     """A residual network of pre-activation blocks; `stem` is the number of channels of the first convolution.
 
-    With `final_norm`, BatchNorm and ReLU follow the last block.
+    With `final_norm`, BatchNorm and ReLU follow the last block, and convolutions have He's initial weights.
     """
 
     def __init__(
@@ -57,7 +59,8 @@ class PreActResNet(nn.Sequential):
         norm = [nn.BatchNorm2d(widths[-1]), nn.ReLU()] if final_norm else []
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)
         super().__init__(_conv3x3(shape[0], stem), *blocks, *norm, *head)
-        _initialize(self)
+        if final_norm:
+            _initialize(self)
 
 
 class BasicBlock(nn.Module):

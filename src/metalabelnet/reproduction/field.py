@@ -1,7 +1,8 @@
 """The experiment `field`: methods of recent years on the benchmarks they are compared on, with equal GPU time for each.
 
 CIFAR-10 with human labels (CIFAR-10N), symmetric and asymmetric noise; PreAct ResNet-18; 1,000 clean training images,
-which methods without a use for them need to select the epoch. Every method has the same GPU minutes (the points of the
+which methods without a use for them need to select the epoch. The recipe is `modern` with the learning rate that the
+public code of DivideMix, ELR and SOP has for this network. Every method has the same GPU minutes (the points of the
 experiment): its number of epochs follows from its measured seconds per epoch, which are stored with the results.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 from metalabelnet.methods import METHODS as METHOD_TABLE
 
 NET = "preact-resnet18"
+LR = 0.02
 MINUTES = ("10", "20")  # by default
 ALL_MINUTES = ("1", "2", "5", *MINUTES)
 CELLS = (
@@ -81,6 +83,7 @@ def make_fields(method: str, cell: str, seed: int, **changes: Any) -> dict[str, 
         "protocol": "default",
         "recipe": "modern",
         "net": NET,
+        "lr": LR,
         "clean": 1000,
         "seed": seed,
         **changes,
