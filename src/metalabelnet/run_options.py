@@ -20,7 +20,7 @@ KERNELS = ("auto", "cudnn", "hopper")
 ON_ERROR = ("stop", "skip")
 CLEAN_GIVEN = ("keep", "drop")
 TEXT_FEATURES = ("auto", "word", "char", "both")
-ALL = "all"  # `--clean all`: all samples that are marked as clean
+ALL = "all"  # `--clean all`: all samples that are marked as clean, or the clean part of a data set
 DATA_FORMATS = ("auto", "benchmark", "folder", "table", "npz", "packed", "memory")
 HUB = "hub"  # `--pretrained` without a file: download the weights
 PATH_KINDS = (
@@ -119,7 +119,8 @@ class RunOptions:
     )
     clean: int | str = _option(
         100,
-        "clean set: number of samples, all (every sample marked as clean), or a file that lists the samples",
+        "clean set: number of samples, all (every sample marked as clean, or the clean part of clothing1m, food101n or "
+        "webvision), or a file that lists the samples",
     )
     clean_file: str | None = _option(
         None,

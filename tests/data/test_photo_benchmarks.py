@@ -1,5 +1,6 @@
 """Clothing1M, Food-101N and WebVision: their lists, splits and images, on stand-ins of the published layout."""
 
+import dataclasses
 import os
 import shutil
 from collections import Counter
@@ -18,6 +19,8 @@ from metalabelnet.data.encoders.images import ImageEncoder, decode
 from metalabelnet.data.splits import SPLITS
 from metalabelnet.errors import InputError
 from metalabelnet.reproduction.stand_ins import FOOD_CLASSES, STAND_INS, write_clothing1m
+from metalabelnet.train import make_run
+from metalabelnet.train.prepare import prepare
 
 SMALL = ReadOptions(image_size=8)
 
@@ -73,6 +76,24 @@ def test_clothing1m_parts(stand_ins: Path) -> None:
     assert Counter(image.given == image.true for image in paper.clean if image.given >= 0)[False] > 0
     assert "noisy_train_key_list.txt: 84 images are listed, 1,000,000 are published" in paper.notes
     assert len(paper.notes) == 4
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+@pytest.mark.parametrize("split", SPLITS)
+def test_clean_all_is_the_whole_clean_part(name: str, split: str, stand_ins: Path) -> None:
+    """Under the default protocol a fifth of it is held out, under the paper's it trains and validates."""
+    data = load(name, stand_ins, read_options=ReadOptions(image_size=8, split=split))
+    assert data.clean is not None
+    sizes = {"data_dir": str(stand_ins), "image_size": 8, "device": "cpu", "split": split}
+    run = make_run(name, clean="all", **sizes)
+    problem = prepare(run)
+    assert {*problem.clean.ids} | {*problem.validation.ids} == {*data.clean.ids}
+    assert len(problem.clean) + len(problem.validation) == len(data.clean)
+    assert len(problem.validation) == round(len(data.clean) / 5)
+    whole = prepare(dataclasses.replace(run, protocol="paper"))
+    assert {*whole.clean.ids} == {*whole.validation.ids} == {*data.clean.ids}
+    few = prepare(make_run(name, clean=len(data.classes), **sizes, protocol="paper"))
+    assert len(few.clean) == len(data.classes) < len(data.clean)
 
 
 @pytest.mark.parametrize(("prefix", "lists"), [("", ""), ("images/", "annotations"), ("", "annotations")])

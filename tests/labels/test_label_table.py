@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from metalabelnet.core.top_classes import MAX_DENSE_CLASSES, TopClasses, top_probabilities
 from metalabelnet.data.rows import make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.inference.relabel import relabel
+from metalabelnet.labels import label_table
 from metalabelnet.labels.label_table import LabelTable, format_decimals
 from metalabelnet.labels.metrics import predict_logits
 from metalabelnet.train import RunFolder, train
@@ -145,6 +147,24 @@ def test_run_with_many_classes_writes_all_probabilities(tmp_path: Path) -> None:
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
     assert [int(line["label"]) for line in lines] == p.argmax(1).tolist()
     assert (tmp_path / "run" / "soft_labels.npy").exists()
+
+
+def test_arrays_of_a_sparse_table_are_sorted_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest probability first, the lower class first among equals, as the naive sort of whole rows."""
+    classes = 200
+    assert classes > MAX_DENSE_CLASSES
+    p = torch.softmax(torch.randn(23, classes, generator=torch.Generator().manual_seed(0)).mul(3).round(), 1)
+    given = torch.arange(23)
+    rows = make_rows(torch.zeros(23, 1), given, classes=tuple(map(str, range(classes))), what="rows")
+    table = top_probabilities(p, given)
+    monkeypatch.setattr(label_table, "ROWS_PER_CHUNK", 5)
+    arrays = LabelTable(rows=rows, probabilities=table, suspicion=torch.zeros(23), soft_labels=None).arrays()
+    assert {*arrays} == {"labels.npy", "labels_classes.npy"}
+    assert isinstance(table, TopClasses)
+    for i in range(23):
+        pairs = sorted(zip((-table.values[i]).tolist(), table.classes[i].tolist(), strict=True))
+        assert arrays["labels_classes.npy"][i].tolist() == [c for _, c in pairs]
+        assert arrays["labels.npy"][i].tolist() == [-value for value, _ in pairs]
 
 
 # Labels for new data

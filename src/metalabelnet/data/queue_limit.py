@@ -24,7 +24,7 @@ class QueueLimit:
         """Note the work queued so far as that of one more batch, and wait until the number of batches is allowed."""
         if self._device.type != "cuda":
             return
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         self._queued.append(event)
         if len(self._queued) > MAX_QUEUED:

@@ -132,7 +132,8 @@ def _check_numbers(run: Run) -> None:
     if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
         raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
     _check_counts(run)
-    if run.clean == ALL and not (run.clean_file or run.clean_column or run.data_format in ("npz", "packed")):
+    marks_clean = run.clean_file or run.clean_column or run.data_format in ("npz", "packed")
+    if run.clean == ALL and not (marks_clean or run.data in IMAGE_BENCHMARKS):
         raise InputError(f"clean {ALL}: {run.data} marks no samples as clean; give a number, or a file that lists them")
     for epoch in run.lr_milestones:
         if not 0 <= epoch <= MAX_EPOCHS:

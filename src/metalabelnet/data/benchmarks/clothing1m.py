@@ -51,6 +51,7 @@ The lists may be in the subfolder annotations/, and keys may lack the prefix ima
 --split paper: the clean set is the clean validation part (14,313 images), as in the paper.
 --split general: the clean set is the clean training part (47,570 images), as in MLC and EMLC.
 Results of the two splits are not comparable. Both test on the clean test part (10,526 images).
+--clean N draws N images of the clean set, as many of each class as possible; --clean all uses all of them.
 """
 
 

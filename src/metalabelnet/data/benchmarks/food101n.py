@@ -54,6 +54,7 @@ food-101/
 images (25,250), as most papers do.
 --split paper: the clean set is drawn from Food-101's images; tests on the images of verified_val.tsv with label 1, as
 the authors' code does. Its accuracies are not comparable with those on Food-101's test images.
+--clean N draws N of these images, as many of each class as possible; --clean all uses all of them.
 """
 
 

@@ -54,6 +54,7 @@ imagenet/val/SYNSET/                           ImageNet's validation images, a s
 webvision-mini has the first 50 classes and the images from Google only, and needs no other files.
 Both splits: the first 20 of the 50 validation images of each class are the clean set, the others the test set. Other
 papers test on all 50, so that accuracies are only roughly comparable; the second test set is the usual one.
+--clean N draws N of the clean images, as many of each class as possible; --clean all uses all of them.
 """
 
 
