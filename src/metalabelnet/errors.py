@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 MAX_NAMES_IN_MESSAGE = 40  # a longer list is cut down to the closest matches
 CLOSEST_NAMES_IN_MESSAGE = 12
 MAX_REASON_LENGTH = 200  # characters of the message of another package
+MAX_VALUE_CHARACTERS = 60  # of a parameter's value
 
 
 class InputError(ValueError):
@@ -65,6 +68,18 @@ def missing_package_error(package: str, extra: str, purpose: str) -> InputError:
     the figure needs matplotlib: pip install 'metalabelnet[plot]'
     """
     return InputError(f"{purpose} needs {package}: pip install 'metalabelnet[{extra}]'")
+
+
+def as_path(name: str, value: Path | str) -> Path:
+    """Return the value of a parameter as a path; raise InputError if it is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{name}={shorten_value(value)}: give a path")
+    return Path(value)
+
+
+def shorten_value(value: object) -> str:
+    """Return the wrong value of a parameter for a message: on one line, cut if it is long."""
+    return textwrap.shorten(repr(value), MAX_VALUE_CHARACTERS, placeholder=" …")
 
 
 def shorten_reason(error: BaseException) -> str:

@@ -104,6 +104,8 @@ def fit(
         raise InputError(
             f"net is {type_name(net)}: give a module, the name of a network, or 'auto', as the first argument"
         )
+    if train_set is None:
+        raise InputError("train_set=None: give a data set of pairs (sample, label)")
     run = _build_run(settings, net)
     sets = {"train_set": train_set, "clean_set": clean_set, "unlabeled_set": unlabeled_set, "test_set": test_set}
     tensors = {
@@ -142,7 +144,7 @@ def _build_run(settings: dict[str, Any], net: nn.Module | str) -> Run:
     """Return the run with these settings, which are fields of a run or settings of the method."""
     fields = {f.name for f in dataclasses.fields(Run)} - _EXCLUDED_FIELDS
     method = settings.get("method", Run.method)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown_name_error("method", str(method), METHODS)
     method_settings = {f.name for f in dataclasses.fields(METHODS[method].Settings)} - fields
     for name in settings:

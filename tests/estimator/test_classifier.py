@@ -248,6 +248,14 @@ def test_wrong_input() -> None:
     check_error("both the second and the last axis can be", lambda d: {"X": np.zeros((160, 3, 8, 3))})
     check_error("neither a table", lambda d: {"X": np.zeros((160, 3, 8, 3, 2))})
     check_error("the samples are not images", augment="crop")
+    for value in (np.array([1, 2]), True, None, float("nan")):
+        check_error("epochs=.*: give an integer$", epochs=value)
+        check_error("batch_size=.*: give an integer, or auto", batch_size=value)
+    check_error(r"lr=array.*: give a number, or auto", lr=np.array([0.1, 0.2]))
+    check_error(r"unknown method '\['gce'\]'|method=\['gce'\]: give a string", method=["gce"])
+    check_error("standardize='no': choose from True, False", standardize="no")
+    check_error("unknown order of channels 'None': choose from auto, first, last", channels=None)
+    check_error("random_state='x': give an integer, a RandomState, a Generator, or None", random_state="x")
 
 
 def test_too_large_values_in_predict() -> None:

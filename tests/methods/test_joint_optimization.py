@@ -204,7 +204,7 @@ def test_prior_is_uniform_or_the_frequencies_of_given_labels() -> None:
     assert counted.tolist() == pytest.approx([given.count(c) / 43 for c in range(3)])
 
 
-def test_stages_and_learning_rates_of_both_presets() -> None:
+def test_stages_and_learning_rates_of_both_recipes() -> None:
     common = StepRunner(small_run(NAME, epochs=120, lr=0.01, lr_milestones=(40, 80)), small_problem()).method
     assert (common.epochs, common.update_from, common.window, common.candidates_from) == (240, 42, 10, 120)
     rates = [common.lr_at(e) for e in (0, 40, 80, 119, 120, 160, 239)]

@@ -156,7 +156,7 @@ def test_label_step_0_keeps_the_labels() -> None:
     assert torch.equal(table[0], table[-1])
 
 
-def test_stages_and_learning_rates_of_both_presets() -> None:
+def test_stages_and_learning_rates_of_both_recipes() -> None:
     common = StepRunner(small_run("pencil", epochs=120, lr=0.01, lr_milestones=(40, 80)), small_problem()).method
     assert (common.correct_from, common.fix_from, common.candidates_from) == (21, 80, 21)
     assert [common.lr_at(e) for e in (0, 21, 40, 79, 80, 119)] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])

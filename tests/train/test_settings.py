@@ -1,4 +1,4 @@
-"""Settings of a run and of a method, recipes and presets."""
+"""Settings of a run and of a method, and recipes."""
 
 import dataclasses
 from pathlib import Path
@@ -68,14 +68,14 @@ def test_own_recipe_is_a_valid_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_paper_preset_is_the_paper_schedule(name: str) -> None:
+def test_paper_recipe_is_the_paper_schedule(name: str) -> None:
     run = make_run("cifar10", recipe="paper", method=name)
     assert (run.epochs, run.warmup, run.lr, run.lr_milestones) == (120, 44, 0.01, (40, 80))
     assert (run.batch_size, run.momentum, run.weight_decay, run.augment) == (128, 0.9, 1e-4, "flip-crop")
     assert not run.settings
 
 
-def test_explicit_settings_override_the_preset() -> None:
+def test_explicit_settings_override_the_recipe() -> None:
     run = make_run("cifar10", method="pencil", recipe="own", epochs=7, lr_milestones=(3,), settings={"b": 0.7})
     assert (run.epochs, run.lr_milestones, run.settings["b"]) == (7, (3,), 0.7)
     assert run.settings["label_step"] == METHODS["pencil"].traits.own_recipe["settings"]["label_step"]
@@ -134,7 +134,7 @@ def test_clean_is_a_number_or_all(tmp_path: Path) -> None:
         make_run("digits", recipe="paper", clean="all")
     with pytest.raises(InputError, match="clean 'some' is not valid: give a number of samples, or all"):
         make_run("digits", recipe="paper", clean="some")
-    with pytest.raises(InputError, match="clean None is not valid"):
+    with pytest.raises(InputError, match="clean=None: give a number of samples, or 'all'"):
         make_run("digits", recipe="paper", clean=None)
     with pytest.raises(InputError, match="clean 0 is too small: the minimum is 1"):
         make_run("digits", recipe="paper", clean=0)

@@ -22,14 +22,19 @@ CHANNEL_ORDERS = ("auto", "first", "last")
 MAX_CLASSES_IN_MESSAGE = 10
 
 
+def check_channel_order(channels: str) -> None:
+    """Raise InputError unless this says which axis has the channels."""
+    if not isinstance(channels, str) or channels not in CHANNEL_ORDERS:
+        raise unknown_name_error("order of channels", str(channels), CHANNEL_ORDERS)
+
+
 def channels_first(x: NDArray[Any], channels: str = "auto") -> NDArray[Any]:
     """Return images as (N, channels, height, width).
 
     `x` is (N, height, width), (N, height, width, channels) or (N, channels, height, width). With `auto`, the channels
     are the axis of length 1, 3 or 4.
     """
-    if channels not in CHANNEL_ORDERS:
-        raise unknown_name_error("order of channels", str(channels), CHANNEL_ORDERS)
+    check_channel_order(channels)
     if x.ndim == 3:
         return x[:, None]
     if x.ndim != 4:

@@ -81,7 +81,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         Momentum of the classifier's SGD.
     weight_decay : float or "auto", default "auto"
         Weight decay of the classifier's SGD. "auto": that of the recipe.
-    augment : {"none", "crop", "flip-crop"}, default "none"
+    augment : {"none", "flip", "crop", "flip-crop"}, default "none"
         Augmentation of uint8 images.
     standardize : bool, default True
         Whether columns of a table, or channels of floating-point images, are scaled to mean 0 and standard deviation 1.

@@ -13,10 +13,10 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from metalabelnet.data.arrays import channels_first
+from metalabelnet.data.arrays import channels_first, check_channel_order
 from metalabelnet.data.rows import MAX_ABS_VALUE, UNLABELED, UNLABELED_NAMES
 from metalabelnet.data.sparse_tensor import SparseTensor
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, shorten_value
 from metalabelnet.methods import LINEAR_METHODS
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class SampleFormat:
     @staticmethod
     def from_array(x: Array, *, standardize: bool) -> SampleFormat:
         """Return the format of these samples, with mean and scale measured on them."""
+        if not isinstance(standardize, bool | np.bool_):
+            raise InputError(f"standardize={shorten_value(standardize)}: choose from True, False")
         if x.dtype == np.uint8 or not standardize or hasattr(x, "toarray"):
             return SampleFormat(shape=x.shape[1:], is_uint8=x.dtype == np.uint8, mean=None, scale=None)
         axes = (0, *range(2, x.ndim))
@@ -103,7 +105,8 @@ def _range_error(x: Array) -> InputError:
 
 def is_linear(estimator: Any) -> bool:
     """Return whether the estimator's method fits a linear layer, to which tables may be sparse."""
-    return estimator.method in LINEAR_METHODS and isinstance(estimator.net, str) and estimator.net in ("auto", "linear")
+    method, net = estimator.method, estimator.net
+    return isinstance(method, str) and method in LINEAR_METHODS and isinstance(net, str) and net in ("auto", "linear")
 
 
 def check_no_texts(X: Any) -> None:
@@ -137,6 +140,7 @@ def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool, accept_s
 
     Sets `n_features_in_` of the estimator, or compares with it if `reset` is False.
     """
+    check_channel_order(channels)
     check_no_texts(X)
     if hasattr(X, "toarray") and not accept_sparse:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from metalabelnet.data.disk_tensor import chunk_size
 from metalabelnet.data.encoders import EmbeddingEncoder, ImageEncoder
 from metalabelnet.data.files import listing, npz, table_file
 from metalabelnet.data.files.embedded_images import sample_id
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, as_path
 from metalabelnet.inference.load import calibrated_probabilities, load_method
 from metalabelnet.input_files.image_files import SUFFIXES, is_image
 from metalabelnet.labels.label_table import probability_cells, probability_columns
@@ -57,7 +58,7 @@ class Predictor:
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or str
         Folder of a finished run.
     net : str, optional
         MODULE:FUNCTION of the user's network, if the run was trained with one. Its code is executed.
@@ -78,12 +79,11 @@ class Predictor:
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> predictor = Predictor(Path("runs/cats"))  # doctest: +SKIP
-    >>> rows = list(predictor.predict([Path("new-images")]))  # doctest: +SKIP
+    >>> predictor = Predictor("runs/cats")  # doctest: +SKIP
+    >>> rows = list(predictor.predict(["new-images"]))  # doctest: +SKIP
     """
 
-    def __init__(self, folder: Path, *, net: str | None = None, device: str = "auto") -> None:
+    def __init__(self, folder: Path | str, *, net: str | None = None, device: str = "auto") -> None:
         self.files = RunFolder(folder)
         self.files.summary()  # raises InputError if the run is not finished
         metadata = self.files.metadata()
@@ -122,7 +122,7 @@ class Predictor:
 
     def predict(
         self,
-        sources: Sequence[Path],
+        sources: Sequence[Path | str],
         options: PredictOptions = PredictOptions(),  # noqa: B008 (frozen)
         on_samples: Callable[[int, int], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
@@ -132,7 +132,7 @@ class Predictor:
 
         Parameters
         ----------
-        sources : sequence of Path
+        sources : sequence of Path or str
             Images, folders of images, tables or .npz files.
         options : PredictOptions, optional
             How samples are read.
@@ -153,8 +153,11 @@ class Predictor:
         InputError
             If a source does not fit the run, or a sample cannot be read and `options.on_error` is "stop".
         """
-        self._check_options(sources, options)
-        total, samples = self._find_all(sources, options, on_listed)
+        if isinstance(sources, str | os.PathLike):
+            raise InputError(f"sources={str(sources)!r}: give a list of paths")
+        paths = [as_path("sources", source) for source in sources]
+        self._check_options(paths, options)
+        total, samples = self._find_all(paths, options, on_listed)
         done = 0
         if on_samples is not None:
             on_samples(0, total)
@@ -166,9 +169,7 @@ class Predictor:
             if on_samples is not None:
                 on_samples(done, total)
         if not done:
-            raise InputError(
-                f"{', '.join(map(str, sources))}: no samples found; give a file or folder that has samples"
-            )
+            raise InputError(f"{', '.join(map(str, paths))}: no samples found; give a file or folder that has samples")
 
     def _encode(
         self, chunk: list[NamedSample], options: PredictOptions, on_failure: Callable[[str], None] | None

@@ -16,8 +16,8 @@ a network does not reinforce its own mistakes.
 
 Departures from the paper: the paper takes τ as known. Here, unless it is given, τ is counted on clean samples that
 have a given label as well, or else estimated in a first stage of cross-fitting (`cross_fit`), whose networks are then
-discarded. The paper trains 200 epochs with Adam and a learning rate that falls linearly to 0 from epoch 80. Here both
-presets use the schedule's SGD, with two milestones in place of the linear decay.
+discarded. The paper trains 200 epochs with Adam and a learning rate that falls linearly to 0 from epoch 80. Here the
+recipes `paper` and `own` use the schedule's SGD, with two milestones in place of the linear decay.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
-from metalabelnet.errors import InputError, unknown_name_error
+from metalabelnet.errors import InputError, shorten_value, unknown_name_error
 from metalabelnet.input_files.regular_files import check_regular_file
 
 CIFAR10N_SETS = ("worst", "aggregate", "random1", "random2", "random3")
@@ -160,6 +162,8 @@ class Noise:
         InputError
             If the text is not such a specification, or the file does not exist.
         """
+        if not isinstance(spec, str):
+            raise InputError(f"noise={shorten_value(spec)}: give a string such as 'uniform:0.4'")
         kind, _, value = spec.partition(":")
         if kind not in NOISE_KINDS:
             raise unknown_name_error("noise", kind, NOISE_KINDS)
@@ -188,9 +192,9 @@ class Noise:
         return cls(kind=kind, rate=rate)
 
 
-def check_rate(rate: float) -> None:
-    """Raise `InputError` unless 0 ≤ rate < 1."""
-    if not 0 <= rate < 1:
+def check_rate(rate: Any) -> None:
+    """Raise `InputError` unless rate is a number with 0 ≤ rate < 1."""
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 <= float(rate) < 1:
         raise InputError(f"noise rate {rate} is not in [0, 1): give a share; 0.4 flips 40 % of the labels")
 
 

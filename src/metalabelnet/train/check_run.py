@@ -129,7 +129,7 @@ def _check_counts(run: Run) -> None:
 
 
 def _check_numbers(run: Run) -> None:
-    if run.clean != ALL and (isinstance(run.clean, bool) or not isinstance(run.clean, int)):
+    if run.clean != ALL and not isinstance(run.clean, int):
         raise InputError(f"clean {run.clean!r} is not valid: give a number of samples, or {ALL}")
     _check_counts(run)
     marks_clean = run.clean_file or run.clean_column or run.data_format in ("npz", "packed")
@@ -139,17 +139,18 @@ def _check_numbers(run: Run) -> None:
         if not 0 <= epoch <= MAX_EPOCHS:
             raise InputError(f"lr-milestones {str(epoch)[:40]} is out of range: choose from 0 to {MAX_EPOCHS}")
     if METHODS[run.method].traits.has_warmup and run.warmup >= run.epochs:
+        epochs = f"{run.epochs} epoch{'' if run.epochs == 1 else 's'}"
         raise InputError(
-            f"warmup {run.warmup} is too large for {run.epochs} epochs of {run.method}: the maximum is {run.epochs - 1}"
+            f"warmup {run.warmup} is too large for {epochs} of {run.method}: the maximum is {run.epochs - 1}"
         )
     _check_recipe(run)
 
 
 def _check_recipe(run: Run) -> None:
     if not (math.isfinite(run.lr) and run.lr > 0):
-        raise InputError(f"lr {run.lr} is not a positive number")
+        raise InputError(f"lr {run.lr} is out of range: give a number above 0")
     if not 0 <= run.momentum < 1:
-        raise InputError(f"momentum {run.momentum} is not in [0, 1)")
+        raise InputError(f"momentum {run.momentum} is out of range: give a number from 0 to below 1")
     for name, maximum in MAXIMA.items():
         value = getattr(run, name)
         if value is not None and not 0 <= value <= maximum:
@@ -157,4 +158,5 @@ def _check_recipe(run: Run) -> None:
             raise InputError(f"{name.replace('_', '-')} {value} is out of range: choose from 0 to {maximum:g}{unit}")
     for name in ("ema", "label_smoothing", "select_from"):
         if not 0 <= getattr(run, name) < 1:
-            raise InputError(f"{name.replace('_', '-')} {getattr(run, name)} is not in [0, 1)")
+            option, value = name.replace("_", "-"), getattr(run, name)
+            raise InputError(f"{option} {value} is out of range: give a number from 0 to below 1")

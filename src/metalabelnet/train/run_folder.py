@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from metalabelnet.atomic_write import is_temporary_file, remove_temporary_files
-from metalabelnet.errors import InputError
+from metalabelnet.errors import InputError, as_path
 from metalabelnet.run_options import RunOptions
 from metalabelnet.train import json_files
 from metalabelnet.train.digested_folder import DigestedFolder
@@ -63,7 +63,7 @@ class RunFolder(DigestedFolder):
 
     Parameters
     ----------
-    path : Path
+    path : Path or str
         The folder. It need not exist.
 
     Attributes
@@ -75,15 +75,14 @@ class RunFolder(DigestedFolder):
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from metalabelnet.train import RunFolder
-    >>> RunFolder(Path("runs/none")).finished
+    >>> RunFolder("runs/none").finished
     False
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.checkpoint = path / "checkpoint" / "state.pt"
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(as_path("folder", path))
+        self.checkpoint = self.path / "checkpoint" / "state.pt"
 
     def check(self, run: Run, *, resume: bool) -> None:
         """Raise InputError if the run cannot be trained in this folder. Nothing is written.

@@ -24,6 +24,7 @@ from metalabelnet.run_options import (
     recipe_defaults,
 )
 from metalabelnet.train.check_run import MAX_EPOCHS, check_run
+from metalabelnet.train.option_types import convert_options
 
 IN_MEMORY = "in memory"  # `Run.data` of data passed as arrays or as a data set; its `data_format` is "memory"
 MAX_SETTING = 10**9  # of a method; beyond it, products overflow in float32
@@ -31,7 +32,9 @@ MAX_SETTING = 10**9  # of a method; beyond it, products overflow in float32
 
 @dataclass(frozen=True, kw_only=True)
 class Run(RunOptions):
-    """All settings of a run, checked. `recipe` returns the run with the defaults of a data set.
+    """All settings of a run, checked. `make_run` returns the run with the defaults of a data set and a recipe.
+
+    A path may be a `pathlib.Path`, a number one of numpy, `lr_milestones` a list.
 
     Parameters
     ----------
@@ -138,7 +141,7 @@ class Run(RunOptions):
     Raises
     ------
     InputError
-        If a value is not allowed.
+        If a value is of another type, or not allowed.
 
     Examples
     --------
@@ -149,6 +152,8 @@ class Run(RunOptions):
     """
 
     def __post_init__(self) -> None:
+        for name, value in convert_options({f.name: getattr(self, f.name) for f in dataclasses.fields(self)}).items():
+            object.__setattr__(self, name, value)
         if self.data_format == "auto":
             object.__setattr__(self, "data_format", find_data_format(self.data))
         check_run(self)
@@ -194,12 +199,12 @@ class Run(RunOptions):
         return make_settings(self.method, self.settings)
 
 
-def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
+def make_run(data: str | Path, *, recipe: str = "modern", **changes: Any) -> Run:
     """Return the run for a data set with the values of a recipe, with fields changed.
 
     Parameters
     ----------
-    data : str
+    data : str or Path
         Name of a data set, or path of a folder, table or .npz file.
     recipe : {"modern", "paper", "own"}, default "modern"
         How the networks are trained. modern: one set of values for all methods and data (EMA, strong augmentation,
@@ -217,7 +222,7 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
     Raises
     ------
     InputError
-        If a value is not allowed.
+        If there is no such setting, or a value is of another type or not allowed.
 
     Examples
     --------
@@ -226,14 +231,16 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
     >>> run.warmup, run.lr_milestones, run.batch_size
     (22, (20, 40), 128)
     """
-    if recipe not in RECIPES:
-        raise unknown_name_error("recipe", recipe, RECIPES)
-    defaults = {**recipe_defaults(recipe, data), "recipe": recipe}
+    changes = convert_options({"data": data, "recipe": recipe, **changes})
+    source = changes["data"]
+    if changes["recipe"] not in RECIPES:
+        raise unknown_name_error("recipe", changes["recipe"], RECIPES)
+    defaults = recipe_defaults(recipe, source)
     if (
         changes.get("clean_file")
         or changes.get("clean_column")
-        or (_is_npz_with_clean_set(data) and changes.get("split") != "paper")
-        or (data not in DATASETS and has_clean_set(Path(data)))
+        or (_is_npz_with_clean_set(source) and changes.get("split") != "paper")
+        or (source not in DATASETS and has_clean_set(Path(source)))
     ):
         defaults |= {"clean": ALL}
     if changes.get("encoder"):  # embeddings are neither augmented nor classified by a network for images
@@ -244,7 +251,7 @@ def make_run(data: str, *, recipe: str = "modern", **changes: Any) -> Run:
         changes["settings"] = {**published.get("settings", {}), **changes.get("settings", {})}
     if 0 < changes.get("epochs", 0) <= MAX_EPOCHS:
         defaults |= scale_schedule(changes["epochs"], defaults)
-    return Run(**{"data": data, **defaults, **changes})
+    return Run(**{**defaults, **changes})
 
 
 def find_data_format(data: str) -> str:
@@ -289,7 +296,7 @@ def make_settings(method: str, values: Mapping[str, Any]) -> Any:
 
 def _convert(method: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     if name not in types:
-        raise unknown_name_error(f"setting of {method}", name, types)
+        raise unknown_name_error(f"setting of {method}", str(name), types)
     kind, text = types[name], str(value)
     choices, words = get_args(kind), ()
     if choices and choices[0] is float:  # a number or a word: float | Literal["auto"]
@@ -302,12 +309,13 @@ def _convert(method: str, name: str, value: Any, types: Mapping[str, Any]) -> An
         return text
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"{name}={text}: choose from true, false")
+            raise InputError(f"{name}={text[:40]}: choose from true, false")
         return text.lower() == "true"
     try:
         number = kind(text)
     except ValueError:
-        raise InputError(f"{name}={text}: give {' or '.join(['a number', *words])}") from None
+        expected = "an integer" if kind is int else "a number"
+        raise InputError(f"{name}={text[:40]}: give {' or '.join([expected, *words])}") from None
     if not 0 <= number <= MAX_SETTING:
         raise InputError(f"{name}={text[:40]}: give a number that is 0 or more, at most {MAX_SETTING:g}")
     return number

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from metalabelnet.core.ranks import current_world
 from metalabelnet.engine import tf32_and_cudnn_benchmark
-from metalabelnet.errors import DivergenceError, InputError
+from metalabelnet.errors import DivergenceError, InputError, shorten_value
 from metalabelnet.methods import LogisticMethod
 from metalabelnet.train.build_method import find_method_class
 from metalabelnet.train.data_digest import compute_data_digest
@@ -20,16 +20,15 @@ from metalabelnet.train.loop import TrainingLoop
 from metalabelnet.train.prepare import prepare
 from metalabelnet.train.rank_agreement import check_ranks
 from metalabelnet.train.run_folder import RunFolder
+from metalabelnet.train.settings import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-    from torch import nn
+    from pathlib import Path
 
     from metalabelnet.data.problem import Problem
     from metalabelnet.data.read_cache import ReadCache
     from metalabelnet.train.result import Progress, Result
-    from metalabelnet.train.settings import Run
 
 MAX_REASON_CHARACTERS = 100  # of an error in linear algebra
 
@@ -52,7 +51,8 @@ def training_steps(
     The caller can interleave several runs. `concurrent_runs` is the number of runs that share the device, this one
     included. The other parameters are those of `train`.
     """
-    files = None if folder is None else RunFolder(Path(folder))
+    _check_arguments(run, net, on_progress)
+    files = None if folder is None else RunFolder(folder)
     if files is not None:
         files.check(run, resume=resume)
         if files.finished:
@@ -97,6 +97,16 @@ def training_steps(
                 f"{run.method}: a linear system cannot be solved ({reason}), because features or predictions are too "
                 "large or not finite: try a lower lr"
             ) from error
+
+
+def _check_arguments(run: Run, net: nn.Module | None, on_progress: object) -> None:
+    """Raise InputError for an argument of another type."""
+    if not isinstance(run, Run):
+        raise InputError(f"run={shorten_value(run)}: give the settings that make_run returns")
+    if not isinstance(net, nn.Module | None):
+        raise InputError(f"net={shorten_value(net)}: give a module; the name of a network goes to make_run")
+    if on_progress is not None and not callable(on_progress):
+        raise InputError(f"on_progress={shorten_value(on_progress)}: give a function of a Progress")
 
 
 def run_to_completion(steps: Generator[None, None, Result]) -> Result:
