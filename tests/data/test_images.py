@@ -1,5 +1,6 @@
 """Image files of every mode and size, broken files, and decompression bombs."""
 
+import io
 import resource
 import shutil
 import struct
@@ -14,8 +15,11 @@ from PIL import Image
 
 from metalabelnet.data import DataSet, ReadOptions, load
 from metalabelnet.data.encoders import images
+from metalabelnet.data.encoders.images import ImageEncoder
 from metalabelnet.errors import InputError
+from metalabelnet.input_files.image_decoding import decode_image
 from metalabelnet.input_files.image_files import open_image, read_header
+from photo_files import make_photo, record_decoded_sizes
 
 
 def decode(path: Path, channels: int = 3, size: int = 8) -> np.ndarray:
@@ -75,6 +79,62 @@ def test_exif_orientation(tmp_path: Path) -> None:
     x = decode(tmp_path / "turned.png")[0]
     assert (x[:, 4:] == 255).all()
     assert (x[:, :4] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [
+        ((63, 100), (63, 100)),  # half of it would be smaller than the 32 pixels that are needed
+        ((64, 64), (32, 32)),
+        ((65, 125), (33, 63)),
+        ((511, 255), (128, 64)),
+        ((256, 550), (32, 69)),
+    ],
+)
+def test_jpeg_is_decoded_at_the_smallest_size_that_suffices(
+    size: tuple[int, int], decoded: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Images of other formats are decoded whole."""
+    content, decoded_sizes = make_photo(*size), record_decoded_sizes(monkeypatch)
+    expected = decode_image(content, (3, 28, 28), 32)
+    (tmp_path / "a.jpg").write_bytes(content)
+    encoder = ImageEncoder((3, 28, 28), None, resize=32)
+    (image,) = encoder.encode([tmp_path / "a.jpg"])
+    assert isinstance(image, torch.Tensor)
+    assert np.array_equal(image.numpy(), expected)
+    assert decoded_sizes == [decoded, decoded]
+    Image.open(tmp_path / "a.jpg").save(tmp_path / "b.png")
+    decode_image(tmp_path / "b.png", (3, 28, 28), 32)
+    assert decoded_sizes[-1] == size
+
+
+def test_turned_jpeg_has_the_needed_size_after_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_sizes = record_decoded_sizes(monkeypatch)
+    content = make_photo(128, 64, orientation=6)  # shown 64 wide and 128 high
+    assert decode_image(content, (3, 16, 64)).shape == (3, 16, 64)
+    assert decode_image(content, (3, 64, 16)).shape == (3, 64, 16)
+    assert decoded_sizes == [(128, 64), (64, 32)]
+
+
+@pytest.mark.parametrize("size", [(128, 130), (260, 515), (640, 520)])
+def test_jpeg_decoded_at_a_fraction_equals_the_whole_one_resized(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to twice the difference between two filters of resizing; at a smaller fraction it would be more."""
+    content, side, decoded_sizes = make_photo(*size), 64, record_decoded_sizes(monkeypatch)
+    found = decode_image(content, (3, side, side)).astype(np.float64)
+    assert decoded_sizes[-1] != size
+    whole = Image.open(io.BytesIO(content)).convert("RGB")
+    expected, other = (
+        np.asarray(whole.resize((side, side), kind), np.float64).transpose(2, 0, 1)
+        for kind in (Image.Resampling.BICUBIC, Image.Resampling.BOX)
+    )
+    assert expected.std() > 30
+    tolerance = 2 * np.abs(other - expected).mean()
+    assert np.abs(found - expected).mean() < tolerance < 2.5
+    assert np.abs(found - expected).max() <= 16
+    too_small = whole.resize((side // 2, side // 2)).resize((side, side))
+    assert np.abs(np.asarray(too_small, np.float64).transpose(2, 0, 1) - expected).mean() > tolerance
 
 
 def test_one_pixel_and_one_column(tmp_path: Path) -> None:

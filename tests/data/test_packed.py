@@ -33,6 +33,7 @@ from metalabelnet.data.packed.writer import write_pack
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.reproduction.stand_ins import STAND_INS
 from metalabelnet.train import make_run, train
+from photo_files import make_photo, record_decoded_sizes
 
 PARTS = ("train", "clean", "test", "second_test")
 
@@ -101,6 +102,21 @@ def test_images_of_another_size_and_color(photos: Path, packed: Path, tmp_path: 
     decoded = pack(photos, tmp_path / "decoded", PIXELS)
     with pytest.raises(InputError, match=r"decoded images of 3 channels and 8×8 pixels, and 3 channels and 5×5 pixels"):
         load(str(decoded), read_options=ReadOptions(image_size=5))
+
+
+def test_packed_jpegs_are_decoded_at_a_fraction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At half, a quarter or an eighth of their size, if as many pixels as are needed remain; the same by workers."""
+    sizes = {"a/1.jpg": (95, 96), "a/2.jpg": (96, 97), "b/3.jpg": (192, 250), "b/4.jpg": (400, 390)}
+    for name, size in sizes.items():
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(make_photo(*size))
+    write_pack(list_images(str(tmp_path / "photos"), ReadOptions(image_size=48)), tmp_path / "pack")
+    decoded_sizes = record_decoded_sizes(monkeypatch)
+    x = load(str(tmp_path / "pack"), read_options=ReadOptions(image_size=48, workers=0)).train.x
+    pixels = x[torch.arange(4)]
+    assert decoded_sizes == [(95, 96), (48, 49), (48, 63), (50, 49)]
+    by_workers = load(str(tmp_path / "pack"), read_options=ReadOptions(image_size=48, workers=2)).train.x
+    assert torch.equal(by_workers[torch.arange(4)], pixels)
 
 
 @pytest.mark.parametrize("name", STAND_INS)

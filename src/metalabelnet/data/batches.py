@@ -211,7 +211,7 @@ class Batches:
                 x = _on_device(self.train.x, plan.train[0], x)
                 clean_x = _on_device(self.clean.x, plan.clean[0], clean_x)
                 yield self._assemble(plan, x, clean_x)
-                limit.add()
+                limit.add(x.nbytes + clean_x.nbytes)
 
     def plan_epoch(self, epoch: int, *, labeled_only: bool, start: int = 0) -> Generator[BatchPlan, None, None]:
         """Draw the plans of all batches of an epoch, copy them to the device in one transfer, and yield them.

@@ -158,9 +158,10 @@ def chunks(x: Samples) -> Iterator[Tensor]:
         limit = QueueLimit(x.device)
         with contextlib.closing(prefetch(x.read, shares, threads=x.read_threads)) as read:
             for chunk in map(gather_rows, map(x.to_device, read), map(len, spans)):
+                size = chunk.nbytes
                 yield chunk
                 del chunk  # before the next one is read
-                limit.add()
+                limit.add(size)
     else:
         yield from map(x.__getitem__, slices)
 

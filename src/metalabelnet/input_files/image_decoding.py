@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+ORIENTATION, QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # a tag of EXIF, and its values for images turned by 90° or 270°
+
 
 def decode_image(source: Path | bytes, shape: tuple[int, ...], resize: int | None = None) -> NDArray[np.uint8]:
     """Return an image as uint8 of this shape (channels, height, width).
@@ -59,12 +61,13 @@ def _decode(source: Path | bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 def _open_upright(source: Path | bytes, mode: str, min_size: tuple[int, int]) -> Any:
     """Return the decoded image in this mode, rotated by its EXIF orientation, with transparent pixels on white.
 
-    A JPEG is decoded at a fraction of its size that is at least `min_size` (width, height).
+    A JPEG is decoded at 1/8, 1/4, 1/2 or the whole of its size: the smallest with at least `min_size` (width, height).
     """
     from PIL import Image, ImageOps
 
     with open_image(source) as opened:
-        opened.draft(None, min_size)
+        turned = opened.getexif().get(ORIENTATION) in QUARTER_TURNS
+        opened.draft(None, min_size[::-1] if turned else min_size)
         image = ImageOps.exif_transpose(opened)
         if image.mode.startswith(("I", "F")):  # more than 8 bits: Pillow's conversion would clip at 255
             image = Image.fromarray(_to_uint8(np.asarray(image, np.float32), image.mode))
