@@ -23,7 +23,7 @@ class QueueLimit:
         self._queued: deque[tuple[torch.cuda.Event, int]] = deque()
 
     def add(self, size: int) -> None:
-        """Note the work queued so far as that of one more batch of `size` bytes, and wait until no limit is exceeded."""
+        """Note the work queued so far as that of one more batch of `size` bytes, and wait while a limit is exceeded."""
         if self._device.type != "cuda":
             return
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -118,6 +118,7 @@ class Engine:
             raise InputError("--kernels hopper cannot be used: steps run eagerly; choose --execution compiled")
         self._on_fallback = on_fallback
         self._uses_custom_kernels = False
+        self._compiled = False  # since the last call of `stop_compile_workers`
         self._replays: dict[Any, Callable[[StepInput], Tensor]] = {}
 
     def step(self, inputs: StepInput) -> Tensor:
@@ -157,6 +158,12 @@ class Engine:
                 self._replays[key] = self._predict
                 self._fall_back(f"predictions cannot be traced ({_shorten(error)}): running them eagerly")
         return self._replays[key](inputs).clone()
+
+    def stop_compile_workers(self) -> None:
+        """End PyTorch's compile processes if something was compiled: idle, they keep 1.5 GiB on 16 cores."""
+        if self._compiled:
+            self._compiled = False
+            torch_private.stop_compile_workers()
 
     def executed(self) -> dict[str, Any]:
         """Return how steps were executed, for `run.json`.
@@ -199,6 +206,7 @@ class Engine:
     def _make_replay(self, eager: Callable[[StepInput], Tensor], inputs: StepInput) -> Callable[[StepInput], Tensor]:
         """Trace a function of the inputs, compile it, and return a function that replays it."""
         torch_private.require(compiler=self.compile)
+        self._compiled |= self.compile
         from metalabelnet.engine.compiler import get_compiled
 
         static_inputs = [_allocate_static(tensor) for tensor in input_tensors(inputs)]

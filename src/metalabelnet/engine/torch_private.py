@@ -38,7 +38,10 @@ COMPILE = {
 NVRTC = {
     "nvrtc_compile": ("torch.cuda._utils", "_nvrtc_compile"),
 }
-API = TRACE | COMPILE | NVRTC
+MEMORY = {
+    "shutdown_compile_workers": ("torch._inductor.async_compile", "shutdown_compile_workers"),
+}
+API = TRACE | COMPILE | NVRTC | MEMORY
 
 
 class MissingTorchAPI(RuntimeError):  # noqa: N818
@@ -72,6 +75,15 @@ def require(*, compiler: bool) -> None:
             missing.append(str(error).partition(" has no ")[2])
     if missing:
         raise MissingTorchAPI(f"PyTorch {torch.__version__} has no {', '.join(missing)}")
+
+
+def stop_compile_workers() -> None:
+    """End the processes that compile kernels for PyTorch, which start again when something is compiled.
+
+    If this PyTorch does not have the function, or it fails, they stay: they only need memory.
+    """
+    with suppress(Exception):
+        load("shutdown_compile_workers")()
 
 
 @contextmanager

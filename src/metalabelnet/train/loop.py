@@ -159,6 +159,8 @@ class TrainingLoop:
             outputs = self.predict()
             yield from wait_for_device(device)
             self.evaluate(outputs)
+            if self.batches.reads_from_disk:  # the memory of the host is short
+                self.engine.stop_compile_workers()
             self.epoch, self.step = self.epoch + 1, 0
             if self.files is not None:
                 self.files.write_metrics(self.history, sync=False)  # the checkpoint has them, too
