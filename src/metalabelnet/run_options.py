@@ -186,7 +186,7 @@ class RunOptions:
     lr_warmup: int = _option(0, "epochs over which the learning rate rises linearly")
     momentum: float = _option(0.9, "momentum of the classifier's SGD")
     weight_decay: float = _option(1e-4, "weight decay of the classifier's SGD")
-    order: str = _option("shuffled", "order of the training samples: shuffled (every epoch anew), given")
+    order: str = _option("shuffled", "order of the training samples: shuffled (again in every epoch), given")
     ema: float = _option(0.0, "maximum decay of the exponential moving average of the weights that predicts; 0: none")
     augment: str = _option("none", "augmentation of the training images: none, flip (horizontal), crop, flip-crop")
     strong_augment: str = _option(

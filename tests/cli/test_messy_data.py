@@ -356,7 +356,7 @@ def test_test_set_of_other_kind(capsys: Capture, work_dir: Path) -> None:
 def test_missing_clean_file(capsys: Capture, work_dir: Path) -> None:
     write_photos(work_dir / "photos")
     output = input_error(["train", "photos", "--clean", "cheked/"], capsys)
-    assert "cheked does not exist: a clean set is a number, a folder, or a table (.csv" in output
+    assert "metalabelnet: --clean cheked/: no such file or folder; correct the path" in output
     (work_dir / "list.txt").write_text("1\n")
     assert "list.txt is not supported: a clean set is a number, a folder" in input_error(
         ["train", "photos", "--clean", "list.txt"], capsys

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cli_runner import TINY, run_cli
+from metalabelnet.cli.console import format_table
 from metalabelnet.data.problem import Problem
 from metalabelnet.data.rows import make_rows
 from metalabelnet.labels.label_table import LabelTable
@@ -335,3 +336,9 @@ def test_labels_output_cannot_be_written(run: Path, capsys: Capture, work_dir: P
         2,
         f"metalabelnet: {place} cannot be written: the folder no/such/folder does not exist; create it first\n",
     )
+
+
+def test_a_long_cell_does_not_lengthen_the_line_below_the_head() -> None:
+    head, rule, row, _ = format_table(["name", "value"], [["a", "x" * 200], ["long name", "y"]]).splitlines()
+    assert (head, rule) == ("name       value", "---------  " + "-" * 40)
+    assert row == "a          " + "x" * 200

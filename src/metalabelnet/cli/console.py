@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metalabelnet.train import Progress
 
 SECONDS_BETWEEN_LINES = 10  # of progress, where there are no bars
+MAX_LAST_RULE_CHARACTERS = 40  # below the name of the last column of a table
 
 
 class Console:
@@ -165,8 +166,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as aligned plain text."""
+    """Return a table as aligned plain text; a long last cell does not lengthen the line below the head."""
     cells = [list(columns), *map(list, rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    widths[-1] = min(widths[-1], max(len(columns[-1]), MAX_LAST_RULE_CHARACTERS))
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

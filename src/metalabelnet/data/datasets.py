@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from metalabelnet.data.benchmarks import cifar, clothing1m, digits, fashion_mnist, food101n, webvision
 from metalabelnet.data.benchmarks.download import data_folder
@@ -179,7 +179,7 @@ def load(
         data = npz.read(path, classes=classes, noisy=noisy)
         data = dataclasses.replace(data, notes=(*data.notes, *duplicates.note_on_test_duplicates(data)))
     else:
-        _raise_not_found(name, path)
+        raise unknown_data_error(name)
     if options.encoder is not None:
         data = embed_images(data, options.encoder, folder=folder, device=options.device, on_samples=on_samples)
     if options.clean_file is not None:
@@ -187,8 +187,10 @@ def load(
     return data if options.annotations is None else annotation_file.add_annotations(data, Path(options.annotations))
 
 
-def _raise_not_found(name: str, path: Path) -> NoReturn:
-    if len(path.parts) > 1 or name.endswith("/"):
+def unknown_data_error(name: str) -> InputError:
+    """Return the error for what is neither the name of a data set nor the path of one."""
+    path = Path(name)
+    if len(path.parts) > 1 or name.endswith("/") or path.exists():
         problem = "is not a supported kind of data" if path.exists() else "does not exist"
-        raise InputError(f"{name} {problem}: give {PATH_KINDS}, or choose from {', '.join(DATASETS)}")
-    raise InputError(f"{unknown_name_error('data set', name, DATASETS)}, or give the path of {PATH_KINDS}")
+        return InputError(f"{name} {problem}: give {PATH_KINDS}, or choose from {', '.join(DATASETS)}")
+    return InputError(f"{unknown_name_error('data set', name, DATASETS)}, or give the path of {PATH_KINDS}")

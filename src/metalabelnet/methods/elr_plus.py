@@ -30,7 +30,7 @@ Departures from the paper:
 -   The code multiplies the labels by the targets on CIFAR-100, and averages logits instead of probabilities. The paper
     has neither.
 -   Teachers have their own BatchNorm statistics, from forward passes in train mode, as in the code. They start as
-    copies of the networks; in the code they are initialized anew, which γ ≈ 0.007 in the first epoch makes irrelevant.
+    copies of the networks; in the code they are newly initialized, which γ ≈ 0.007 in the first epoch makes irrelevant.
 -   For asymmetric noise the paper has β = 0.9 and λ = 1. Its network is a PreAct ResNet-18.
 """
 

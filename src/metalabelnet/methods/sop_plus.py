@@ -16,7 +16,7 @@ Departures from the paper:
 -   L_B is computed from p, as in the paper; the code computes it from φ(p + s), through which it also trains u.
 -   `--recipe own` has the paper's schedule for CIFAR-10 with symmetric noise and a PreAct ResNet-18. The authors' code
     anneals the learning rate to 0.0002, here it is annealed to 0.
--   What is said in `sop` about o, u and v.
+-   What `sop` states about o, u and v.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from metalabelnet.data import DATASETS, PATH_KINDS, ReadOptions
+from metalabelnet.data import DATASETS, ReadOptions
+from metalabelnet.data.datasets import unknown_data_error
 from metalabelnet.data.files import npz
 from metalabelnet.data.files.arrow_file import is_saved_dataset
 from metalabelnet.data.files.table_file import is_table_file
@@ -267,7 +268,7 @@ def find_data_format(data: str) -> str:
         return "table"
     if path.suffix.lower() == ".npz":
         return "npz"
-    raise unknown_name_error("data set", data, [*DATASETS, f"the path of {PATH_KINDS}"])
+    raise unknown_data_error(data)
 
 
 def _is_npz_with_clean_set(data: str) -> bool:

@@ -98,7 +98,7 @@ def add_clean_labels(data: DataSet, file: Path) -> DataSet:
     clean_labels = torch.full_like(train.given, UNLABELED)
     for sample in find_clean_samples(rows, listing.Columns(kind="table"), file):
         if sample.label not in class_numbers:
-            raise listing.unknown_class_error(sample.label, class_numbers, "clean")
+            raise listing.unknown_class_error(sample.label, class_numbers, f"{file}, clean")
         assert sample.position is not None  # the file has ids of rows only
         clean_labels[sample.position] = class_numbers[sample.label]
     is_clean = clean_labels != UNLABELED

@@ -67,12 +67,20 @@ def read(
     """
     notes: list[str] = []
     train, columns = list_train(path, options, notes, on_samples)
+    _check_other_files(options)
     try:
         return _read(path, options, folder, on_samples, notes, train, columns)
     except InputError as error:
         if is_image_folder(path) or (options.label is not None and (options.image or options.text or options.features)):
             raise
         raise InputError(f"{error} (columns as detected: {columns.describe()})") from error
+
+
+def _check_other_files(options: ReadOptions) -> None:
+    """Raise InputError if the clean set or the test set does not exist."""
+    for option, file in (("--clean", options.clean_file), ("--test", options.test)):
+        if file is not None and not Path(file).exists():
+            raise InputError(f"{option} {file}: no such file or folder; correct the path")
 
 
 def _read(
@@ -282,7 +290,7 @@ def fit_encoder(
         elif options.on_error != "skip":
             raise InputError(f"{name} {describe_error(result)}; repair it, or skip such samples with --on-error skip")
     if not headers:
-        raise InputError(f"none of the {len(items)} images can be read")
+        raise InputError(f"none of the {len(items)} images can be read: repair them; --on-error stop names the first")
     shape = images.choose_shape(headers, options.image_size, external_net=options.external_net)
     color = "gray" if shape[0] == 1 else "color"
     hint = "" if options.image_size else " (--image-size to change)"
