@@ -367,7 +367,7 @@ def test_one_training_row_is_too_few(capsys: Capture, work_dir: Path) -> None:
     made = [[k, "ab"[k % 2], int(k < 4)] for k in range(6)]
     write_csv(work_dir / "few.csv", ["v", "label", "ok"], made[:5])
     output = input_error(["train", "few.csv", "--clean-column", "ok", "--out", "run"], capsys)
-    assert output.endswith("1 training samples have a label: training needs at least 2")
+    assert output.endswith("1 training sample has a label: training needs at least 2; label more")
     write_csv(work_dir / "few.csv", ["v", "label", "ok"], made)
     train("few.csv", capsys, "--clean-column", "ok")
 

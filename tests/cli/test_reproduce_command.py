@@ -63,7 +63,7 @@ def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:
         ("cifar10-table --budget nan", "budget nan: give a positive"),
         ("cifar10-table --dtype half", "unknown dtype 'half'"),
         ("cifar10-table --order dear", "invalid choice: 'dear'"),
-        ("cifar10-table --noise-probs none.npy", "noise-probs: no file 'none.npy'"),
+        ("cifar10-table --noise-probs none.npy", "noise-probs none.npy: no such file; correct the path"),
         ("cifar10n --data-dir none", "runs need CIFAR-10_human.pt of CIFAR-10N in the data folder none"),
         ("fig-curves --cells feature:0.4", "nothing can be run: 1 runs need --noise-probs FILE"),
         ("fig-curves --tables-only --doc none.md", "doc: no file 'none.md'"),

@@ -83,8 +83,8 @@ def test_comparisons_and_suspicion_use_the_same_rows_in_all_epochs() -> None:
 def test_distribution_evaluated_on_fewer_rows_has_the_first() -> None:
     clean = CleanLabels(torch.arange(6), torch.arange(6) - 1)
     found = calibrated_distribution(torch.zeros(2, 6), torch.zeros(3, 6), torch.arange(3), (0, 0))
-    assert clean.evaluated_by(found).true.tolist() == [0, 1, 2]
-    assert clean.evaluated_by(found).labeled.tolist() == [False, True, True]
+    assert clean.rows_evaluated_by(found).true.tolist() == [0, 1, 2]
+    assert clean.rows_evaluated_by(found).labeled.tolist() == [False, True, True]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from metalabelnet.reproduction.results import (
     stored_settings,
 )
 from metalabelnet.reproduction.selection import Selection, run_specs
-from metalabelnet.reproduction.tuned_on import tuned_on
+from metalabelnet.reproduction.tuning_data import tuning_data
 from metalabelnet.train import RunFolder, train
 from metalabelnet.train.versions import versions
 from sample_results import METADATA, result_line, run_spec, write_results
@@ -107,8 +107,8 @@ def test_superseded_line_is_kept_and_not_found(tmp_path: Path) -> None:
     for again in (results, Results(tmp_path)):
         assert len(again.lines) == 2
         assert [line["summary"]["test_accuracy"] for line in again.find_all(one)] == [72.0]
-        assert again.superseded([one]) == [json.loads(json.dumps(flagged))]
-        assert again.superseded([run_spec("cifar10-table", seed=1), run_spec("cifar10-table", "gce")]) == []
+        assert again.find_superseded([one]) == [json.loads(json.dumps(flagged))]
+        assert again.find_superseded([run_spec("cifar10-table", seed=1), run_spec("cifar10-table", "gce")]) == []
 
 
 def test_superseded_line_may_have_settings_that_no_longer_exist(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_committed_lines_say_their_recipe_and_what_the_method_was_tuned_on() -> 
     for line in Results(COMMITTED).lines:
         assert line["tuned_on"]
         if not line.get("superseded"):
-            assert line["tuned_on"] == tuned_on(line["settings"]["method"], line["settings"]["recipe"])
+            assert line["tuned_on"] == tuning_data(line["settings"]["method"], line["settings"]["recipe"])
 
 
 def test_explicit_default_settings_give_the_same_key() -> None:

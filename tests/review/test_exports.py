@@ -112,7 +112,7 @@ def test_train_with_the_exported_clean_set(
     [
         ("nowhere", "unknown data set 'nowhere'"),
         ("digits --port 99999999", "port 99999999 cannot be used"),
-        ("digits --data x", "is not a run: omit it"),
+        ("digits --data x", "is not a run: leave it out"),
         ("digits --export everything", "invalid choice"),
     ],
 )

@@ -163,7 +163,7 @@ def test_fewer_than_two_labels_are_rejected(tmp_path: Path) -> None:
         prepare(tiny_run(file, noise="none", unlabeled=0))
     few = np.where(np.arange(80) < 1, 0, -1)
     file = write_npz(tmp_path / "one.npz", y_train=few, x_clean=x, y_clean=y)
-    with pytest.raises(InputError, match="1 training samples have a label: training needs at least 2"):
+    with pytest.raises(InputError, match="1 training sample has a label: training needs at least 2"):
         prepare(tiny_run(file, noise="none", unlabeled=0))
 
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
 from metalabelnet.atomic_write import open_atomically
+from metalabelnet.cli.console import Console
 from metalabelnet.cli.printable import escape_control_characters
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -39,6 +40,18 @@ class _TerminalOutput(io.TextIOBase):
     def flush(self) -> None:
         """Write what is buffered."""
         sys.stdout.flush()
+
+
+def write_lines(lines: Sequence[str], path: Path | None, rows: int) -> None:
+    """Write lines of data to a file, and print how many rows they are; without a path, to standard output."""
+    if path is None:
+        out = stdout_for_data()
+        out.writelines(lines)
+        out.flush()
+        return
+    with write_atomically(path) as file:
+        file.writelines(lines)
+    Console().print(f"{rows} rows written to {path}")
 
 
 def check_output_path(path: Path) -> None:

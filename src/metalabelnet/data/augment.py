@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-PADDING = 4  # pixels on each side of an image before it is cropped
+PADDING_PIXELS = 4  # on each side of an image before it is cropped
 
 
-def draw_augmentation(count: int, generator: torch.Generator, padding: int = PADDING) -> Tensor:
+def draw_augmentation(count: int, generator: torch.Generator, padding: int = PADDING_PIXELS) -> Tensor:
     """Draw the random numbers for `count` samples: (4, count) with top, left, vertical flip, horizontal flip."""
     if padding < 0:
         raise InputError(f"padding is {padding} pixels; give 0 or more")
@@ -33,14 +33,14 @@ def none(x: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG001 (all augmentations
     return x
 
 
-def crop(x: Tensor, draws: Tensor, padding: int = PADDING) -> Tensor:
+def crop(x: Tensor, draws: Tensor, padding: int = PADDING_PIXELS) -> Tensor:
     """Pad each image with black on every side and crop it to its size at a random place."""
     _check_images(x)
     top, left, _, _ = draws[..., None]
     return _gather(x, _coordinates(top - padding, x.shape[2]), _coordinates(left - padding, x.shape[3]))
 
 
-def flip_crop(x: Tensor, draws: Tensor, padding: int = PADDING) -> Tensor:
+def flip_crop(x: Tensor, draws: Tensor, padding: int = PADDING_PIXELS) -> Tensor:
     """Crop at random, then flip horizontally and vertically, each with probability ½.
 
     The paper flips in both directions. The padding is the same on every side, so the order of flip and crop does not

@@ -134,15 +134,17 @@ def _fit_with_clean(r: _Rows, log_p_given: Array) -> SoftLabelFit:
     for k in range(r.folds):
         use = is_clean & (r.fold != k)
         log_T = _noise_opinion(r, log_p_given, use)
-        pool = fit_label_pool(np.stack([log_p_given[use], p_clean.out_of_fold(k), log_T[use]]), r.true[use[n:]])
-        opinions = np.stack([log_p_given[:n], r.log_proba(p_clean.without(k), ~is_clean), log_T[:n]])
+        pool = fit_label_pool(
+            np.stack([log_p_given[use], p_clean.out_of_fold_log_proba(k), log_T[use]]), r.true[use[n:]]
+        )
+        opinions = np.stack([log_p_given[:n], r.log_proba(p_clean.fit_without(k), ~is_clean), log_T[:n]])
         q, w = _with_clean_rows(r, pool.soft_labels(opinions))
         held_out = r.fold == k
         log_p[held_out] = r.log_proba(r.fit(q, w * ~held_out), held_out)
     opinions = np.stack([log_p, _noise_opinion(r, log_p_given, is_clean)])
     soft_labels = fit_label_pool(opinions[:, n:], r.true).soft_labels(opinions[:, :n])
-    models = r.fit(*_with_clean_rows(r, soft_labels)), r.fit(*_given_labels(r)), p_clean.without()
-    predicted = np.stack([log_p[n:], log_p_given[n:], p_clean.out_of_fold()])
+    models = r.fit(*_with_clean_rows(r, soft_labels)), r.fit(*_given_labels(r)), p_clean.fit_without()
+    predicted = np.stack([log_p[n:], log_p_given[n:], p_clean.out_of_fold_log_proba()])
     return SoftLabelFit(
         classifier=PooledClassifier(models=models, pool=fit_label_pool(predicted, r.true)),
         q=soft_labels,
@@ -178,7 +180,7 @@ class _CleanModels:
         self.q = np.full((len(r.given), r.classes), 1 / r.classes)
         self.q[r.n :] = np.eye(r.classes)[r.true]
 
-    def without(self, *folds: int) -> FittedRows:
+    def fit_without(self, *folds: int) -> FittedRows:
         """Return p_c from the clean rows outside of these folds."""
         key = tuple(sorted(set(folds)))
         if key not in self.models:
@@ -187,13 +189,13 @@ class _CleanModels:
             self.models[key] = r.fit(self.q, use.astype(np.float64))
         return self.models[key]
 
-    def out_of_fold(self, *folds: int) -> Array:
+    def out_of_fold_log_proba(self, *folds: int) -> Array:
         """Return log p_c of the clean rows outside of these folds, each fitted without them and without its own."""
         r = self.r
         log_p, is_clean = np.zeros((len(r.given), r.classes)), np.arange(len(r.given)) >= r.n
         for j in set(range(r.folds)) - {*folds}:
             held_out = is_clean & (r.fold == j)
-            log_p[held_out] = r.log_proba(self.without(j, *folds), held_out)
+            log_p[held_out] = r.log_proba(self.fit_without(j, *folds), held_out)
         others: Array = log_p[is_clean & ~np.isin(r.fold, folds)]
         return others
 

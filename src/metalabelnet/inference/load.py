@@ -65,7 +65,10 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
         method.load_model_state_dict(files.weights(select_device(run)))
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{files.path / 'model.safetensors'} does not fit the run: {reason}") from error
+        raise InputError(
+            f"{files.path / 'model.safetensors'} does not fit the run ({reason}): copy the run folder again, or train "
+            "again"
+        ) from error
     return method
 
 

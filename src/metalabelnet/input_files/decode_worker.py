@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
-    open_shard = lru_cache(MAX_OPEN_SHARDS)(_Shard)
+    open_shard = lru_cache(MAX_OPEN_SHARDS)(_OpenShard)
     for line in requests:
         request: dict[str, Any] = json.loads(line)
         for file, offset, size, digest in request["images"]:
@@ -79,7 +79,7 @@ def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
         answers.flush()
 
 
-class _Shard:
+class _OpenShard:
     """An open shard, closed when it leaves the cache."""
 
     def __init__(self, file: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_weights(file: Path, remedy: str = "give a file of weights") -> dict[str, Tensor]:
-    """Return the tensors of the file by name. `remedy` ends the message if there is no such file."""
+    """Return the tensors of the file by name. `remedy` ends the message of an error."""
     try:
         check_regular_file(file)
     except FileNotFoundError:
@@ -34,8 +34,8 @@ def read_weights(file: Path, remedy: str = "give a file of weights") -> dict[str
         reason = " ".join(str(error).split())[:150] or type(error).__name__
         if isinstance(error, pickle.UnpicklingError):  # torch's message advises to execute the content
             reason = "it contains objects other than tensors, which are not loaded"
-        raise InputError(f"{file}: is not a file of weights ({reason})") from error
+        raise InputError(f"{file}: is not a file of weights ({reason}); {remedy}") from error
     content = content.get("state_dict", content) if isinstance(content, dict) else content
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{file}: contains no named weights")
+        raise InputError(f"{file}: contains no named weights; {remedy}")
     return content

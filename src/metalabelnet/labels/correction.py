@@ -50,7 +50,7 @@ the test of q. Not earlier: with t fitted on more samples than the others have, 
 should lose. The last candidate compared is the selected epoch alone, with its own t. With labeled clean samples, q is
 computed from p_F only: a mean has already learned given labels, and Bayes' rule would count them twice.
 
-docs/labels.md lists the alternatives that were measured; benchmarks/labels.py measures this rule.
+docs/results/labels.md lists the alternatives that were measured; benchmarks/labels.py measures this rule.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def correct_labels(
         return chosen, suspicion
     if chosen.is_refit and snapshots.refit is not None:
         chosen = snapshots.refit
-    evaluated = clean.evaluated_by(chosen)
-    if not evaluated.enough_labeled:
+    evaluated = clean.rows_evaluated_by(chosen)
+    if not evaluated.has_enough_labeled:
         return _posterior_if_consistent(chosen, snapshots.refit, given, clean), suspicion
     if snapshots.refit is None:
         return chosen, suspicion
@@ -167,7 +167,7 @@ def _posterior_if_consistent(
     if T is None:
         return chosen
     mixed = mix_in_confusion(T, chosen.p, CONFUSION_SHARE)
-    clean_q = posterior(chosen.clean_p, clean.evaluated_by(chosen).given, mixed)
+    clean_q = posterior(chosen.clean_p, clean.rows_evaluated_by(chosen).given, mixed)
     return chosen._replace(p=posterior(chosen.p, given, mixed), clean_p=clean_q, uses_given=True)
 
 

@@ -89,18 +89,18 @@ class CleanLabels(NamedTuple):
         return self.given >= 0
 
     @property
-    def enough_labeled(self) -> bool:
+    def has_enough_labeled(self) -> bool:
         """Whether enough rows have a given label to evaluate given labels on them."""
         return int(self.labeled.sum()) >= MIN_LABELED_CLEAN_SAMPLES
 
-    def evaluated_by(self, distribution: LabelDistribution) -> CleanLabels:
+    def rows_evaluated_by(self, distribution: LabelDistribution) -> CleanLabels:
         """Return the rows on which this distribution was evaluated."""
         n = len(distribution.losses)
         return CleanLabels(self.true[:n], self.given[:n])
 
     def confidence_gap(self, distribution: LabelDistribution) -> float | None:
         """Return accuracy minus confidence on those rows; None where they are too few to measure it."""
-        gap, error = clean_confidence_gap(distribution.clean_p, self.evaluated_by(distribution).true)
+        gap, error = clean_confidence_gap(distribution.clean_p, self.rows_evaluated_by(distribution).true)
         return gap if error <= MAX_GAP_STANDARD_ERROR else None
 
 
@@ -296,7 +296,7 @@ class Snapshots:
         has_more_rows = len(labels.true) > len(true)
         self.best = refit(true)
         on_all_rows = refit(labels.true) if has_more_rows else self.best
-        can_evaluate = labels.enough_labeled or (has_more_rows and labels.confidence_gap(on_all_rows) is not None)
+        can_evaluate = labels.has_enough_labeled or (has_more_rows and labels.confidence_gap(on_all_rows) is not None)
         self.refit = on_all_rows if problem.has_clean_set and can_evaluate else None
         self.given_accuracy = expected_given_accuracy(self.best.p, problem.train.given)
         self.add_given_probability(given_probability(self.best.p, problem.train.given), self.best.losses)

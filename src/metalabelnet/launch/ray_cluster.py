@@ -291,7 +291,10 @@ def connect(
             ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise InputError(f"--cluster {cluster}: Ray cannot be reached or started ({reason})") from error
+        raise InputError(
+            f"--cluster {cluster}: Ray cannot be reached or started ({reason}); correct the address, or train without "
+            "--cluster"
+        ) from error
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if gpus_per_run is None:

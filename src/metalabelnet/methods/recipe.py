@@ -131,7 +131,7 @@ class Recipe:
             The logits of ``views.weak``, if they are computed already.
         """
 
-        def smoothed(z: Tensor, *y: Tensor) -> Tensor:
+        def smoothed_loss(z: Tensor, *y: Tensor) -> Tensor:
             epsilon = self.label_smoothing
             loss = loss_of(z, *y)
             return (1 - epsilon) * loss + epsilon * uniform_cross_entropy(z).mean() if epsilon else loss
@@ -139,17 +139,17 @@ class Recipe:
         if views.partner is None or views.share is None:
             if logits is None:
                 logits = forward(net, views.weak, theta, seed=seed, update_statistics=True)
-            loss = smoothed(logits, *targets)
+            loss = smoothed_loss(logits, *targets)
         else:
             share, partner = views.share, views.partner
             mixed = share * views.weak + (1 - share) * views.weak[partner]
             z = forward(net, mixed, theta, seed=seed + 4, update_statistics=logits is None)
-            loss = share * smoothed(z, *targets) + (1 - share) * smoothed(z, *(y[partner] for y in targets))
+            loss = share * smoothed_loss(z, *targets) + (1 - share) * smoothed_loss(z, *(y[partner] for y in targets))
         if views.strong is None or self.strong_augment == "none":
             return loss
         strong_logits = forward(net, views.strong, theta, seed=seed + 3, update_statistics=False)
         if self.strong_augment == "supervised":
-            return loss + self.strong_weight * smoothed(strong_logits, *targets)
+            return loss + self.strong_weight * smoothed_loss(strong_logits, *targets)
         if logits is None:
             logits = forward(net, views.weak, theta, seed=seed, update_statistics=False)
         consistency = soft_cross_entropy(strong_logits, logits.detach().log_softmax(1)).mean()

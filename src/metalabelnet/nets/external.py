@@ -216,7 +216,10 @@ def load_weights(net: nn.Module, file: Path) -> None:
     last = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1:]
     others = [name for name in missing if name.rpartition(".")[0] not in last]
     if others:
-        raise InputError(f"{file}: does not fit the network: {len(others)} tensors differ, such as {others[0]}")
+        raise InputError(
+            f"{file}: does not fit the network: {len(others)} tensors differ, such as {others[0]}; give weights of "
+            "this network"
+        )
     net.load_state_dict(matching, strict=False)
 
 
@@ -227,7 +230,10 @@ def _hub_errors(name: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name}: cannot be built, or its weights cannot be downloaded ({reason})") from error
+        raise InputError(
+            f"{name}: cannot be built, or its weights cannot be downloaded ({reason}); give a file of weights with "
+            "--pretrained FILE, or choose another network"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ def feature_dependent_noise(true: Tensor, scores: Tensor, rate: float) -> Tensor
         )
     check_classes(scores.shape[1])
     if scores.isnan().any():
-        raise InputError("feature-dependent noise: a score is NaN, which cannot be ranked")
+        raise InputError("feature-dependent noise: a score is NaN, which cannot be ranked; give finite probabilities")
     labeled = (true != UNLABELED).nonzero()[:, 0]
     label, score = true[labeled], scores[labeled]
     ranked = score.sort(dim=1, stable=True)

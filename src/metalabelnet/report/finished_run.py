@@ -148,11 +148,13 @@ def _read_labels(files: RunFolder, classes: Sequence[str]) -> tuple[PairCounts, 
             rows = _iterate_suspects(opened, number, pairs)
             top = heapq.nsmallest(MAX_SUSPECTS, rows, key=lambda suspect: -suspect.suspicion)
     except FileNotFoundError:
-        raise InputError(f"{file} is missing: the run folder is incomplete") from None
+        raise InputError(f"{file} is missing: copy the run folder again, or train again") from None
     except InputError:
         raise
     except (KeyError, ValueError, IndexError, StopIteration, csv.Error) as error:
-        raise InputError(f"{file} is not the label table of this run: {error!r}") from error
+        raise InputError(
+            f"{file} is not the label table of this run ({error!r}): copy the run folder again, or train again"
+        ) from error
     return pairs, tuple(top)
 
 
@@ -186,7 +188,10 @@ def _read_confusion(files: RunFolder, classes: int) -> tuple[PairCounts | None, 
         pairs: PairCounts = Counter({(int(t), int(p)): int(n) for t, p, n in content["counts"]})
         part = {"test": "test samples", "validation": "validation samples"}[content["part"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is damaged: {error!r}") from error
+        raise InputError(f"{file} is damaged ({error!r}): copy the run folder again, or train again") from error
     if any(not 0 <= k < classes for pair in pairs for k in pair):
-        raise InputError(f"{file} has a class number beyond the {classes} classes of the run")
+        raise InputError(
+            f"{file} has a class number beyond the {classes} classes of the run: copy the run folder again, or "
+            "train again"
+        )
     return pairs, part

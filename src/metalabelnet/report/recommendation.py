@@ -80,11 +80,11 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
 def _common_seeds(accuracies: Mapping[str, Mapping[int, float]]) -> list[int]:
     """The seeds of the method that compares the most runs; among equals, the one that compares the most methods."""
 
-    def compared(by_seed: Mapping[int, float]) -> tuple[int, int]:
+    def count_runs_and_methods(by_seed: Mapping[int, float]) -> tuple[int, int]:
         methods = sum(a.keys() >= by_seed.keys() for a in accuracies.values())
         return methods * len(by_seed), methods
 
-    most_compared: Mapping[int, float] = max(accuracies.values(), key=compared)
+    most_compared: Mapping[int, float] = max(accuracies.values(), key=count_runs_and_methods)
     return sorted(most_compared)
 
 
@@ -98,7 +98,7 @@ def _unranked_text(best: str, methods: Sequence[str], accuracies: Mapping[str, M
     """The methods without enough common seeds, and their difference from the best on the common ones."""
     texts = []
     for method in methods:
-        differences = _paired(accuracies[method], accuracies[best])
+        differences = _paired_differences(accuracies[method], accuracies[best])
         mean = statistics.mean(differences) if differences else 0.0
         lead = f", {abs(mean):.2f} points {'behind' if mean < 0 else 'ahead'}" if differences else ""
         texts.append(f"{method} ({len(differences)} of {len(accuracies[best])} seeds in common{lead})")
@@ -122,7 +122,7 @@ def _compare(
 ) -> tuple[list[str], str]:
     """The methods that are level with the best one, and a sentence about its lead over the second."""
     resolution = 100 / n  # accuracy of one sample, the smallest spread that n samples can show
-    pairs = {method: _paired(ranked[best], ranked[method]) for method in others}
+    pairs = {method: _paired_differences(ranked[best], ranked[method]) for method in others}
     intervals = corrected_intervals([paired_difference(values, resolution) for values in pairs.values()])
     level = [method for method, interval in zip(pairs, intervals, strict=True) if not is_beyond_zero(interval)]
     differences, interval = pairs[others[0]], intervals[0]
@@ -155,7 +155,7 @@ def _selection_text(
     return text
 
 
-def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+def _paired_differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 

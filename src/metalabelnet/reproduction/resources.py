@@ -101,7 +101,7 @@ def check_noise_probs(path: Path) -> Path:
         If the file does not exist or is another file.
     """
     if not path.is_file():
-        raise InputError(f"noise-probs: no file {str(path)!r}")
+        raise InputError(f"noise-probs {path}: no such file; correct the path")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != AUTHORS_FILE_SHA256:
         raise InputError(

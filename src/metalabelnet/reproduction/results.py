@@ -37,7 +37,7 @@ from metalabelnet.input_files.json_text import parse_json
 from metalabelnet.input_files.regular_files import open_regular_file
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import field
-from metalabelnet.reproduction.tuned_on import tuned_on
+from metalabelnet.reproduction.tuning_data import tuning_data
 from metalabelnet.train.check_run import MAX_EPOCHS
 from metalabelnet.train.json_files import has_type
 from metalabelnet.train.settings import Run, make_run, make_settings
@@ -240,7 +240,7 @@ class Results:
         with_curves = [line for line in lines if line.get("curves") is not None or line.get("failure")]
         return next(iter(with_curves if spec.curves else lines), None)
 
-    def superseded(self, specs: Iterable[RunSpec]) -> list[ResultLine]:
+    def find_superseded(self, specs: Iterable[RunSpec]) -> list[ResultLine]:
         """The superseded lines with the method, data, noise and seed of one of the specs."""
         lines = [line for line in self.lines if line.get("superseded")]
         methods = {line["settings"]["method"] for line in lines}
@@ -291,7 +291,7 @@ def make_result_line(
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "settings": stored_settings(spec, **execution),
         "method_settings": metadata["method_settings"],
-        "summary": None if summary is None else {k: _rounded(summary[k], 4) for k in SUMMARY_KEYS if k in summary},
+        "summary": None if summary is None else {k: _round_float(summary[k], 4) for k in SUMMARY_KEYS if k in summary},
     }
     if spec.kind != "run":
         line["kind"] = spec.kind
@@ -299,7 +299,7 @@ def make_result_line(
         line["failure"] = failure
     if history:
         line["curves"] = compact_curves(history)
-    line |= {**more, "tuned_on": tuned_on(spec.fields["method"], line["settings"]["recipe"])}
+    line |= {**more, "tuned_on": tuning_data(spec.fields["method"], line["settings"]["recipe"])}
     executed = metadata.get("executed", {})  # a run that failed early has none
     versions = metadata["versions"] | {name: executed[name] for name in ("device",) if name in executed}
     return line | {"versions": versions, "commit": metadata["commit"]}
@@ -312,7 +312,7 @@ def result_line_from_folder(spec: RunSpec, files: RunFolder, **more: Any) -> Res
 
 def compact_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The curves of a run: accuracy to two decimals, change of the soft labels to three significant digits."""
-    compact: dict[str, Any] = {"test_accuracy": [_rounded(m["test_accuracy"], 2) for m in history]}
+    compact: dict[str, Any] = {"test_accuracy": [_round_float(m["test_accuracy"], 2) for m in history]}
     changed = [(m["epoch"], m["label_change"], m["label_change_std"]) for m in history if "label_change" in m]
     if changed:
         epochs, means, stds = zip(*changed, strict=True)
@@ -324,7 +324,7 @@ def compact_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return compact
 
 
-def _rounded(value: Any, decimals: int) -> Any:
+def _round_float(value: Any, decimals: int) -> Any:
     return round(value, decimals) if isinstance(value, float) else value
 
 

@@ -49,7 +49,7 @@ def _source_notes(name: str, cells: Cells, results: Results, selection: Selectio
     repeated = {id(line) for cell in cells.values() for line in cell.repeats}
     if repeated:
         notes.append(f"Repeated runs of a seed are averaged: {_count_runs(len(repeated))} beside the first.")
-    superseded = results.superseded(run_specs(name, replace(selection, seeds=number_of_seeds(results))))
+    superseded = results.find_superseded(run_specs(name, replace(selection, seeds=number_of_seeds(results))))
     if superseded:
         notes.append(f"Stored and not used, because the method has changed since: {_count_runs(len(superseded))}.")
     return notes

@@ -39,4 +39,4 @@ MEASURES: dict[str, Callable[[Sequence[float], float], float]] = {
     "margin": margin,
     "suspicion": suspicion,
 }
-DEFAULT_MEASURE = "margin"  # no measure was better than random sampling (docs/review.md)
+DEFAULT_MEASURE = "margin"  # no measure was better than random sampling (docs/results/review.md)

@@ -67,5 +67,5 @@ def bind(port: int) -> socket.socket:
         server_socket.listen(64)
     except (OSError, OverflowError) as error:
         server_socket.close()
-        raise InputError(f"port {port} cannot be used ({error}): omit --port to use a free port") from error
+        raise InputError(f"port {port} cannot be used ({error}): leave --port out to use a free port") from error
     return server_socket

@@ -210,16 +210,18 @@ def open_source(
     unused = " ".join(_read_arguments(read_options)[::2])
     if (Path(path) / "run.json").is_file():
         if unused:
-            raise InputError(f"{unused} is for data, but {path} is a run, which reads its data as in training: omit it")
+            raise InputError(
+                f"{unused} is for data, but {path} is a run, which reads its data as in training: leave it out"
+            )
         return _from_run(Path(path), moved, on_samples, labels_only=labels_only)
     for name in moved:
         raise InputError(
-            f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: omit it"
+            f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: leave it out"
         )
     if _is_folder_or_table(path):
         return _from_files(path, read_options, None, None, on_samples)
     if unused and (path in DATASET_DEFAULTS or Path(path).exists()):
-        raise InputError(f"{unused} is for a folder or a table, and {path} is neither: omit it")
+        raise InputError(f"{unused} is for a folder or a table, and {path} is neither: leave it out")
     samples = read_npz_without_splits(path, None) if labels_only else None
     return _from_arrays(samples or load_samples(path, None), path, None, None)
 

@@ -126,12 +126,12 @@ class DigestedFolder:
     def _write_chunks(self, name: str, chunks: Iterable[bytes | memoryview], *, sync: bool = True) -> None:
         digest = hashlib.sha256()
 
-        def digested() -> Iterator[bytes | memoryview]:
+        def hash_chunks() -> Iterator[bytes | memoryview]:
             for chunk in chunks:
                 digest.update(chunk)
                 yield chunk
 
-        write_chunks_atomically(self.path / name, digested(), sync=sync)
+        write_chunks_atomically(self.path / name, hash_chunks(), sync=sync)
         self._written[name] = digest.hexdigest()
 
     def _write_digests_and_summary(self, summary: dict[str, Any]) -> None:

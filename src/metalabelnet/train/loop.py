@@ -356,7 +356,7 @@ class TrainingLoop:
         )
         p, check = corrected.p, None
         if clean is not None:
-            evaluated = clean.evaluated_by(corrected)
+            evaluated = clean.rows_evaluated_by(corrected)
             check = compare_with_given(corrected.clean_p.argmax(1), evaluated.given, evaluated.true)
         if check is not None and check.keeps_given:
             p = keep_given_labels(p, problem.train.given, check)

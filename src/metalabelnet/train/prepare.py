@@ -128,7 +128,8 @@ def check_labeled(train: Rows) -> None:
     """Raise InputError for fewer than two given labels: batch normalization needs two samples."""
     labeled = int((train.given != UNLABELED).sum())
     if labeled < 2:
-        raise InputError(f"{labeled} training samples have a label: training needs at least 2")
+        have = "sample has" if labeled == 1 else "samples have"
+        raise InputError(f"{labeled} training {have} a label: training needs at least 2; label more")
 
 
 def net_name(run: Run, shape: tuple[int, ...], encoder_config: dict[str, Any] | None) -> str:

@@ -6,7 +6,7 @@ import csv
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.output_files import stdout_for_data, write_atomically
+from metalabelnet.cli.output_files import write_lines
 from metalabelnet.cli.unused_options import check_labels_options
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.labels.export_formats import CSV_FORMATS, FORMATS, escape_formulas, read_label_table, select_rows
@@ -49,14 +49,7 @@ def labels(args: argparse.Namespace) -> None:
         text = FORMATS[args.format](selected, list(rows[0]), files.metadata()["classes"])
     if args.spreadsheet_safe:
         text = escape_formulas(text)
-    if args.output is None:
-        out = stdout_for_data()
-        out.write(text)
-        out.flush()
-    else:
-        with write_atomically(args.output) as file:
-            file.write(text)
-        Console().print(f"{len(selected)} rows written to {args.output}")
+    write_lines([text], args.output, len(selected))
 
 
 def _read_labels_csv(files: RunFolder) -> tuple[str, list[dict[str, str]]]:

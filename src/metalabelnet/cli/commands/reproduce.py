@@ -145,11 +145,11 @@ def _measure_epochs(
         specs = run_specs(name, dataclasses.replace(timed, cells=(cell,)))
         with interruptible() as stop:
 
-            def stop_or_late(stop: Callable[[], bool] = stop) -> bool:
+            def should_stop(stop: Callable[[], bool] = stop) -> bool:
                 return stop() or time.monotonic() >= deadline
 
             try:
-                measure_missing(folder, {spec.method: resources.run(spec) for spec in specs}, console.log, stop_or_late)
+                measure_missing(folder, {spec.method: resources.run(spec) for spec in specs}, console.log, should_stop)
             except RunStopped:
                 if stop():
                     raise

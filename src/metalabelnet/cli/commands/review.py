@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from metalabelnet.cli.console import Console
-from metalabelnet.cli.output_files import check_output_path, stdout_for_data, write_atomically
+from metalabelnet.cli.output_files import check_output_path, write_lines
 from metalabelnet.data.files.list_data import ReadOptions
 from metalabelnet.errors import InputError
 from metalabelnet.review import exports, server, source
@@ -39,7 +39,7 @@ def review(args: argparse.Namespace) -> None:
         )
     path = args.db or review_source.database
     if args.export == "labels":
-        _export(args, _corrected_labels(path, review_source), console)
+        _export(args, _corrected_labels(path, review_source))
         return
     with database_errors(path):
         store = ReviewStore(path)
@@ -50,7 +50,7 @@ def review(args: argparse.Namespace) -> None:
             if args.export == "clean":
                 for note in review_source.notes:
                     console.log(note)
-            _export(args, exports.EXPORTS[args.export](store, review_source, **options), console)
+            _export(args, exports.EXPORTS[args.export](store, review_source, **options))
             return
     _serve(args, review_source, store, console)
 
@@ -100,14 +100,7 @@ def _corrected_labels(path: Path, review_source: source.ReviewSource) -> exports
     return exports.corrected_labels_without_import(verdicts, review_source)
 
 
-def _export(args: argparse.Namespace, rows: exports.ExportRows, console: Console) -> None:
+def _export(args: argparse.Namespace, rows: exports.ExportRows) -> None:
     """Write a table as CSV."""
     lines = list(exports.csv_lines(rows, spreadsheet_safe=args.spreadsheet_safe))
-    if args.output is None:
-        out = stdout_for_data()
-        out.writelines(lines)
-        out.flush()
-    else:
-        with write_atomically(args.output) as file:
-            file.writelines(lines)
-        console.print(f"{len(lines) - 1} rows written to {args.output}")
+    write_lines(lines, args.output, len(lines) - 1)

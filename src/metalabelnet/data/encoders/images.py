@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 EXIF_ORIENTATION = 0x0112
 EXIF_ROTATED = (5, 6, 7, 8)  # orientations that exchange width and height
-SIDES = (8, 16, 28, 32, 48, 64)  # pixels
+SIDES_PIXELS = (8, 16, 28, 32, 48, 64)  # of images that are read from files
 EXTERNAL_NET_SIDE = 224  # pixels, for networks of timm and torchvision
 MAX_THREADS = 16
-MAX_SIDE = 9459  # pixels; the square of it is less than `MAX_PIXELS`
+MAX_SIDE_PIXELS = 9459  # the square of it is less than `MAX_PIXELS`
 
 
 class ImageEncoder(Encoder):
@@ -80,7 +80,7 @@ class ImageEncoder(Encoder):
         if not isinstance(config["column"], str | None):
             raise TypeError("the column of paths is not a text")
         resize = config.get("resize")
-        if resize is not None and (type(resize) is not int or not max(height, width) <= resize <= MAX_SIDE):
+        if resize is not None and (type(resize) is not int or not max(height, width) <= resize <= MAX_SIDE_PIXELS):
             raise ValueError(f"images cannot be resized to {resize!r} before they are cropped to {height}×{width}")
         return cls((channels, height, width), config["column"], resize)
 
@@ -130,7 +130,11 @@ def choose_shape(
     """
     if side is None:
         shorter = statistics.median(min(width, height) for width, height, _ in headers)
-        side = EXTERNAL_NET_SIDE if external_net else max(side for side in SIDES if side <= max(shorter, SIDES[0]))
+        side = (
+            EXTERNAL_NET_SIDE
+            if external_net
+            else max(side for side in SIDES_PIXELS if side <= max(shorter, SIDES_PIXELS[0]))
+        )
     return (1 if all(gray for *_, gray in headers) and not external_net else 3), side, side
 
 

@@ -32,6 +32,7 @@ KEYS = ("x_train", "y_train", "x_test", "y_test", "x_clean", "y_clean", "true_tr
 CHANNEL_COUNTS = (1, 3, 4)
 MAX_CLASSES = 100_000  # a larger label is a mistake (an id, a year)
 MAX_NAMES_IN_MESSAGE = 8
+_NAMES = "x_train, y_train, and optionally x_clean, y_clean, x_test, y_test"
 # How many times a member may be larger than its bytes in the file. numpy writes no other compression. Deflate reaches
 # 1,032 (https://zlib.net/zlib_tech.html).
 MAX_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
@@ -137,7 +138,8 @@ def _read_arrays(path: Path, required: tuple[str, ...]) -> dict[str, Array]:
         if key not in arrays:
             more = ["…"] if len(present) > MAX_NAMES_IN_MESSAGE else []
             names = [*(name[:40] for name in present[:MAX_NAMES_IN_MESSAGE]), *more]
-            raise InputError(f"{path}: {key} is missing; the file has {', '.join(names) or 'no arrays'}")
+            found = ", ".join(names) or "no arrays"
+            raise InputError(f"{path}: {key} is missing; the file has {found}: give the arrays these names: {_NAMES}")
     for one, other in (("x_test", "y_test"), ("x_clean", "y_clean")):
         if (one in arrays) != (other in arrays):
             there, absent = (one, other) if one in arrays else (other, one)

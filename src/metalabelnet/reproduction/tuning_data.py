@@ -18,6 +18,6 @@ TUNED_ON = {
 MODERN = "; recipe modern: chosen on fine-tune and cross-entropy without test samples (docs/results/recipe.md)"
 
 
-def tuned_on(method: str, recipe: str) -> str:
+def tuning_data(method: str, recipe: str) -> str:
     """Return the data on which the settings of a method and its recipe were chosen."""
     return TUNED_ON.get(method, PUBLISHED) + (MODERN if recipe == "modern" else "")
