@@ -190,7 +190,9 @@ def test_pretrained_pickle_is_not_executed(work_dir: Path, capsys: Capture, torc
     output = run_cli(["train", "photos", "--clean", "checked.csv", *net], capsys)
     assert output.code == 2
     refusal = "evil.pt: is not a file of weights (it contains objects other than tensors, which are not loaded)"
-    assert output.err.splitlines()[-1].endswith(refusal)
+    assert output.err.splitlines()[-1].endswith(
+        f"{refusal}; give a file of pretrained weights, or hub to download them"
+    )
     assert not (work_dir / "trace").exists()
     assert not (work_dir / "runs").exists()
 

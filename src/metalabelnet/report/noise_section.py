@@ -47,8 +47,8 @@ def clean_noise_html(run: FinishedRun) -> Html:
         )
     if not all(len(cell) == 3 and min(cell) >= 0 and max(cell[:2]) < len(run.classes) for cell in noise["counts"]):
         raise InputError(
-            f"{run.path}/summary.json: the noise matrix has a class beyond those of the run: copy the run folder again, "
-            "or train again"
+            f"{run.path}/summary.json: the noise matrix has a class beyond those of the run: copy the run folder "
+            "again, or train again"
         )
     rows = [[name_tag(name), format_rate(rate), str(rate["samples"])] for name, rate in noise["by_class"].items()]
     pairs: PairCounts = Counter({(true, given): n for true, given, n in noise["counts"]})
