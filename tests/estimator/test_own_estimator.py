@@ -131,7 +131,8 @@ def test_sparse_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         (logistic, "CROSS_FIT_TOLERANCE"),
     ):
         monkeypatch.setattr(module, name, 1e-9)
-    monkeypatch.setattr(FixedFeatures, "suits_naive_bayes", False)  # it is for sparse features only
+    for name in ("suits_naive_bayes", "suits_discriminant"):  # for sparse, or for dense features only
+        monkeypatch.setattr(FixedFeatures, name, False)
     data = blobs()
     X, X_test = (((x > np.median(data.X, 0)) * 1.0) for x in (data.X, data.X_test))
     for clf in (

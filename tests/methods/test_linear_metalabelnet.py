@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 
 from metalabelnet.core.annotations import Annotations
@@ -18,6 +19,7 @@ from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.methods import LINEAR_METHODS, fixed_features, linear_metalabelnet
 from metalabelnet.methods.fixed_features import FixedFeatures, make_features
+from metalabelnet.methods.generative import Discriminant
 from metalabelnet.methods.given_label_classifier import GivenLabelClassifier, fit_given_labels
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import (
@@ -441,3 +443,33 @@ def test_decay_of_soft_labels_predicts_the_held_out_fold_best() -> None:
     assert second - best > 0.01
     found = exhaust(_select_student_decay(f, source)) / f.mean_square
     assert found == pytest.approx(min(losses, key=losses.__getitem__))
+
+
+def test_shrinkage_is_the_one_whose_pool_predicts_given_labels_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against scikit-learn's discriminant analysis without each fold. Its log prior lacks the added one."""
+    f = make_features(rows(240, 0, noise=0.5), rows(60, 1, noise=0.5))
+    found = exhaust(fit_given_labels(f))
+    monkeypatch.setattr(FixedFeatures, "suits_discriminant", False)
+    alone, losses = exhaust(fit_given_labels(f)), {}
+    for s in Discriminant.candidates:
+        z = np.zeros((300, 3))
+        for k in range(5):
+            others = f.fold != k
+            model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s).fit(f.X[others], f.given[others])
+            count = np.bincount(f.given[others])
+            z[~others] = f.X[~others] @ model.coef_.T + model.intercept_ + np.log1p(count) - np.log(count)
+        opinions = np.stack([alone.log_p, log_softmax(z)])
+        log_p = log_softmax(fit_label_pool(opinions, f.given).logits(opinions))
+        losses[s] = -log_p[np.arange(300), f.given].sum(), log_p
+    best = min(losses, key=lambda s: losses[s][0])
+    assert found.smoothing == best
+    assert losses[best][0] < min(losses[s][0] for s in losses if s != best) - 1e-4
+    np.testing.assert_allclose(found.log_p, losses[best][1], atol=1e-8)
+
+
+def test_columns_beyond_the_limit_have_no_discriminant_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = make_features(rows(60, 0), rows(30, 1))
+    assert f.suits_discriminant
+    monkeypatch.setattr(fixed_features, "MAX_ROTATED_COLUMNS", 5)
+    assert not f.suits_discriminant
+    assert not make_features(texts(60, 0), texts(30, 1)).suits_discriminant

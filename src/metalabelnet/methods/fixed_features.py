@@ -32,7 +32,7 @@ FOLDS = 5
 # are found to 1e-4.
 MAX_FLOAT64_VALUES = 1 << 22
 PART_ROWS = 1 << 14
-MAX_ROTATED_COLUMNS = 1024  # more columns take longer to rotate than is gained
+MAX_ROTATED_COLUMNS = 1024  # more take longer to rotate than is gained; a covariance matrix would be large, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +81,26 @@ class FixedFeatures:
     @functools.cached_property
     def mean_square(self) -> float:
         """The mean squared length of a row: the scale of λ."""
-        if hasattr(self.X, "multiply"):
+        if self.is_sparse:
             squares = float(self.X.multiply(self.X).sum())
         else:
             squares = sum(float((part.astype(np.float64) ** 2).sum()) for part in _parts(self.X))
         return max(squares / len(self.given), 1e-12)
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are a SciPy sparse matrix."""
+        return hasattr(self.X, "multiply")
+
     @functools.cached_property
     def suits_naive_bayes(self) -> bool:
         """Whether the features are like counts: sparse, and none negative."""
-        return hasattr(self.X, "multiply") and self.X.nnz > 0 and float(self.X.data.min()) >= 0
+        return self.is_sparse and self.X.nnz > 0 and float(self.X.data.min()) >= 0
+
+    @property
+    def suits_discriminant(self) -> bool:
+        """Whether the features are dense and have few enough columns for a covariance matrix."""
+        return not self.is_sparse and self.X.shape[1] <= MAX_ROTATED_COLUMNS
 
     def subset(self, max_rows: int, folds: int) -> tuple[FixedFeatures, Labels]:
         """Return at most `max_rows` training rows and all clean rows, in new folds, and their positions among all rows.

@@ -1,10 +1,12 @@
 """p_g of `metalabelnet-plus` on fixed features: a linear classifier of given labels that has not seen the row's own.
 
-    dense features     logistic regression, fitted without the row's fold
-    texts              softmax(a_l log p_l + a_n log p_n + c): p_l is this logistic regression, p_n naive Bayes without
-                       the row; a and c minimize the cross-entropy of the given labels
+    p_g     softmax(a_l log p_l + a_n log p_n + c); a and c minimize the cross-entropy of the given labels
+    p_l     logistic regression without the row's fold
+    p_n     a generative classifier without the row, or without its fold (`methods/generative.py`): naive Bayes on
+            texts, linear discriminant analysis on dense features. Without one, p_g is p_l
 
-Naive Bayes is better with few or very noisy labels, logistic regression with many: thousands of given labels decide.
+A generative classifier is better with few or very noisy labels, logistic regression with many: thousands of given
+labels decide.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from metalabelnet.core.label_pool import fit_label_pool
 from metalabelnet.core.logistic import log_softmax
-from metalabelnet.core.naive_bayes import fit_naive_bayes, leave_one_out_logits
+from metalabelnet.methods.generative import generative_model
 from metalabelnet.methods.label_likelihood import first_labels
 from metalabelnet.methods.logistic import cross_fit, select_decay
 
@@ -27,10 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metalabelnet.methods.fixed_features import FixedFeatures
+    from metalabelnet.methods.generative import GenerativeModel
 
     Array = NDArray[np.float64]
-
-SMOOTHINGS = (2.0, 1.0, 0.5, 0.25, 0.125, 0.06)  # s of naive Bayes; a row of TF-IDF has length 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,10 @@ class GivenLabelClassifier:
     """A classifier of given labels.
 
     log_p         (n + m, C) log p_g of all rows
-    start         (d + 1, C) coefficients of the logistic regression without the last fold
+    start         (d + 1, C) coefficients of the logistic regression: the mean of those without a fold
     coefficients  (d + 1, C) coefficients of the whole classifier, for other rows
     decay         λ
-    smoothing     s; None: no naive Bayes
+    smoothing     s of the generative classifier; None: there is none
     labels        which of the `first_labels` were fitted
     """
 
@@ -69,24 +70,30 @@ def fit_given_labels(
         fit = GivenLabelClassifier(
             log_p=log_softmax(out_of_fold), start=W, coefficients=W, decay=decay, smoothing=None, labels=number
         )
-        if f.suits_naive_bayes and (w > 0).any():
-            smoothings = SMOOTHINGS if chosen is None or chosen.smoothing is None else (chosen.smoothing,)
-            fit = _with_naive_bayes(f, q, w, fit, smoothings)
+        if (model := generative_model(f)) is not None and (w > 0).any():
+            smoothings = model.candidates if chosen is None or chosen.smoothing is None else (chosen.smoothing,)
+            fit = _with_generative(f, q, w, fit, model, smoothings)
         fits.append(fit)
     clean = np.arange(f.n, len(f.given))
     return min(fits, key=lambda fit: -float(fit.log_p[clean, f.true].sum()))
 
 
-def _with_naive_bayes(
-    f: FixedFeatures, q: Array, w: Array, fit: GivenLabelClassifier, smoothings: tuple[float, ...]
+def _with_generative(
+    f: FixedFeatures,
+    q: Array,
+    w: Array,
+    fit: GivenLabelClassifier,
+    model: GenerativeModel,
+    smoothings: tuple[float, ...],
 ) -> GivenLabelClassifier:
-    """Return the pool of a logistic regression with the naive Bayes of the best smoothing."""
+    """Return the pool of a logistic regression with the generative classifier of the best s."""
     labeled, label = w > 0, q.argmax(1)
     fits = []
-    for smoothing in smoothings:
-        both = np.stack([fit.log_p, log_softmax(leave_one_out_logits(f.X, q, w, smoothing))])
+    for smoothing, z in zip(smoothings, model.held_out_logits(f, q, w, smoothings), strict=True):
+        both = np.stack([fit.log_p, log_softmax(z)])
         pool = fit_label_pool(both[:, labeled], label[labeled])
         log_p = log_softmax(pool.logits(both))
-        coefficients = pool.coefficients([fit.start, fit_naive_bayes(f.X, q, w, smoothing)])
-        fits.append(dataclasses.replace(fit, log_p=log_p, coefficients=coefficients, smoothing=smoothing))
-    return min(fits, key=lambda fit: -float(fit.log_p[labeled, label[labeled]].sum()))
+        fits.append((-float(log_p[labeled, label[labeled]].sum()), smoothing, pool, log_p))
+    _, smoothing, pool, log_p = min(fits, key=lambda candidate: candidate[0])
+    coefficients = pool.coefficients([fit.start, model.fit(f.X, q, w, smoothing)])
+    return dataclasses.replace(fit, log_p=log_p, coefficients=coefficients, smoothing=smoothing)

@@ -1,8 +1,8 @@
 """`metalabelnet-plus` on fixed features (tables, texts, embeddings): a linear classifier with learned soft labels.
 
     n, m             training rows with given labels, clean rows
-    p_g              classifier of the given labels: logistic regression, on texts together with naive Bayes
-                     (`methods/given_label_classifier.py`)
+    p_g              classifier of the given labels: logistic regression together with naive Bayes on texts, and with
+                     linear discriminant analysis on dense features (`methods/given_label_classifier.py`)
     p_c              logistic regression on the clean labels
     ℓ(y)             log-likelihood of a row's labels for class y: log T(given | y) with the noise matrix T, or that of
                      the labels of several annotators (`methods/label_likelihood.py`)
@@ -19,11 +19,11 @@
        (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than one nat for each value, and
        kept if L decreases by more than a standard error: few clean rows cannot decide it
     4. p_s for every row, by the W_k*; on texts p_n, too, by naive Bayes fitted to the same labels and folds. A second
-       pool, of p_s and ℓ, on texts of p_s, p_n, p_g and ℓ, gives the final q and the corrected labels. The prior of the
-       annotator model is now the pool of p_s and p_n
-    5. W*, fitted to all rows with the final q; on texts naive Bayes, too. The classifier is their pool, a linear one:
-       its trust and bias are fitted on p_s and p_n of the clean rows. With p_s alone this is Platt scaling: λ shrinks
-       the logits but not the bias, which favors the more frequent class
+       pool, of p_s, p_g and ℓ, and p_n, gives the final q and the corrected labels. The prior of the annotator model
+       is now the classifier of step 5
+    5. W*, fitted to all rows with the final q. The classifier is the pool of W* and p_g, on texts of W* and naive Bayes
+       fitted to the final q; it is linear. Trust and bias are fitted on the clean rows, by p_s and p_g, or p_s and p_n.
+       This is Platt scaling, too: λ shrinks the logits but not the bias, which favors the more frequent class
 
 With more than 5,000 training rows, 5,000 of them decide each λ. Steps 1 to 4 then use three folds and one step of
 gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
@@ -116,20 +116,22 @@ class LinearMetaLabelNet(LogisticMethod):
         values, solutions = found.values, found.solutions
         clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
         log_p_given = _predict_others(f, rows, first.log_p, first.coefficients)
-        smoothing = first.smoothing if f.suits_naive_bayes else None  # rows that are not in `part` may be negative
+        # Rows that are not in `part` may be negative: they decide, too, whether naive Bayes is used.
+        smoothing = first.smoothing if f.suits_naive_bayes else None
         students = [solutions]
         if smoothing is not None:
             students.append(_fit_naive_bayes_students(part, sources, values, smoothing))
         log_p = np.stack(
             [_predict_others(f, rows, log_softmax(_out_of_fold_logits(part, W)), np.mean(W, 0)) for W in students]
         )
-        student_pool = fit_label_pool(log_p[:, n:], f.true)
+        with_given = np.concatenate([log_p, log_p_given[None]])
+        judges = with_given if smoothing is None else log_p
+        final_pool = fit_label_pool(judges[:, n:], f.true)
         all_clean = np.ones(len(f.true), bool)
         # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
-        prior = log_p_given if f.annotations is None else log_softmax(student_pool.logits(log_p))
+        prior = log_p_given if f.annotations is None else log_softmax(final_pool.logits(judges))
         likelihood = label_log_likelihood(f, prior, all_clean)
-        # Naive Bayes in p_g has seen all other rows, the p_s only those of other folds.
-        opinions = np.stack([*log_p, *([] if smoothing is None else [log_p_given]), likelihood])
+        opinions = np.concatenate([with_given, likelihood[None]])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
@@ -137,10 +139,10 @@ class LinearMetaLabelNet(LogisticMethod):
         tolerance = TOLERANCE if n <= SELECTION_ROWS else CROSS_FIT_TOLERANCE
         W = fit_logistic(X, q, w, decay, start=solutions[-1], tolerance=tolerance)
         yield
-        final = [W] if smoothing is None else [W, fit_naive_bayes(X, q, w, smoothing)]
-        self.set_coefficients(f, student_pool.coefficients(final))
+        other = first.coefficients if smoothing is None else fit_naive_bayes(X, q, w, smoothing)
+        self.set_coefficients(f, final_pool.coefficients([W, other]))
         self.result = FittedLabels(
-            clean_logits=_cross_pool(f, log_p[:, n:]),  # calibrated
+            clean_logits=_cross_pool(f, judges[:, n:]),  # calibrated
             log_p=log_q,
             calibrated=True,
             soft_labels=soft_labels,

@@ -187,12 +187,12 @@ def select_decay(features: FixedFeatures, q: Array, w: Array) -> Generator[None,
 def cross_fit(
     features: FixedFeatures, q: Array, w: Array, decay: float, start: Array | None = None
 ) -> Generator[None, None, tuple[Array, Array]]:
-    """Return (n + m, C) logits of every row by a model fitted without its fold, and the last model's coefficients."""
-    out_of_fold, W = np.zeros_like(q), start
+    """Return (n + m, C) logits of every row by a model fitted without its fold, and the mean of the coefficients."""
+    out_of_fold, W, solutions = np.zeros_like(q), start, []
     for k in range(features.folds):
         held_out = features.fold == k
         W = fit_logistic(features.X, q, w * ~held_out, decay, start=W, tolerance=CROSS_FIT_TOLERANCE)
         yield
         out_of_fold[held_out] = logits(features.X[held_out], W)
-    assert W is not None
-    return out_of_fold, W
+        solutions.append(W)
+    return out_of_fold, np.mean(solutions, 0)
