@@ -283,24 +283,28 @@ def net_with_small_features(*, bias: bool) -> torch.nn.Module:
     return net.append(torch.nn.Linear(16, 3, bias=bias))
 
 
-@pytest.mark.parametrize(("bias", "max_ratio"), [(True, 1e-9), (True, 1e9), (False, 1e9)])
-def test_refit_head_is_not_copied_if_training_could_not_continue(
-    bias: bool, max_ratio: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If its norm is too large, or the last layer of the network has no bias."""
-    monkeypatch.setattr(plus, "MAX_HEAD_NORM_RATIO", max_ratio)
-    method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=bias))
+def test_refit_head_is_not_copied_into_a_layer_without_bias() -> None:
+    method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=False))
     before = {name: weight.detach().clone() for name, weight in trainable_parameters(method.net).items()}
     method.begin_epoch(method.warmup)
-    same = all(torch.equal(weight, before[name]) for name, weight in trainable_parameters(method.net).items())
-    assert same == (not bias or max_ratio < 1)
+    assert all(torch.equal(weight, before[name]) for name, weight in trainable_parameters(method.net).items())
 
 
-def test_small_features_give_a_refit_head_that_is_not_copied() -> None:
-    method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=True))
-    before = method.net[-1].weight.detach().clone()
-    method.begin_epoch(method.warmup)
-    assert torch.equal(method.net[-1].weight, before)
+def test_refit_head_of_small_features_is_scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its norm is limited, its predicted classes are those of the refit layer."""
+    heads = []
+    for limit in (plus.MAX_HEAD_NORM_RATIO, 1e9):
+        monkeypatch.setattr(plus, "MAX_HEAD_NORM_RATIO", limit)
+        method = build_method(UNTAUGHT, small_problem(), net_with_small_features(bias=True))
+        before = method.net[-1].weight.detach().norm()
+        method.begin_epoch(method.warmup)
+        heads.append(method.net)
+    scaled, refit = heads
+    ratio = scaled[-1].weight.norm() / refit[-1].weight.norm()
+    assert ratio < 0.1
+    torch.testing.assert_close(scaled[-1].weight.norm(), 4 * before)
+    torch.testing.assert_close(scaled[-1].weight, ratio * refit[-1].weight)
+    torch.testing.assert_close(scaled[-1].bias, ratio * refit[-1].bias)
 
 
 def test_model_is_loaded_with_rows_without_true_labels() -> None:

@@ -80,7 +80,7 @@ FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics, for the head refit and for the mean prediction
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
 MIN_VARIANCE = 1e-6  # of the confidence in a batch
-MAX_HEAD_NORM_RATIO = 30.0  # a refit layer with a larger norm, relative to the old one, makes training diverge
+MAX_HEAD_NORM_RATIO = 4.0  # of a refit layer and the present one; at 17, without BatchNorm before it, training diverges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,16 +245,17 @@ class MetaLabelNetPlus(Method):
         return log_r
 
     def _copy_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Copy a refit last layer into the classifier and θ̃.
+        """Copy a refit last layer into the classifier and θ̃, unless the last layer has no bias.
 
-        It is not copied if the last layer has no bias, or if the norm of the refit weights is too large to continue
-        training: this happens when features are not normalized and very small.
+        A layer with a much larger norm than the present one, as small features give it, is scaled down: its predicted
+        classes stay, and training can continue with the same learning rate.
         """
-        for net in (self.net, self.classifier()):
-            head = cast("nn.Linear", net.get_submodule(self.head))
-            if head.bias is not None and weight.norm() <= MAX_HEAD_NORM_RATIO * head.weight.norm():
-                head.weight.copy_(weight)
-                head.bias.copy_(bias)
+        heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in (self.net, self.classifier())]
+        scale = (MAX_HEAD_NORM_RATIO * heads[0].weight.norm() / weight.norm()).clamp_max(1.0)
+        for head in heads:
+            if head.bias is not None:
+                head.weight.copy_(scale * weight)
+                head.bias.copy_(scale * bias)
 
     def _features_of(self, rows: Rows) -> Iterator[Tensor]:
         g = FeatureExtractor(self.net, self.head)
