@@ -4,6 +4,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from metalabelnet.nets import NETS
 from metalabelnet.review.exports import EXPORTS
 from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
 
+PACKAGE = Path(metalabelnet.__file__).parent
 HEAVY_PACKAGES = {"torch", "numpy", "sklearn", "matplotlib", "rich", "PIL"}
 MAX_CPU_SECONDS = 0.5
 ATTEMPTS = 5  # on a busy machine, CPU time varies
@@ -24,6 +26,7 @@ COMMANDS = [
     "compare",
     "labels",
     "predict",
+    "embed",
     "pack",
     "export",
     "report",
@@ -87,9 +90,16 @@ def test_names_in_help_match_the_tables() -> None:
     assert set(REVIEW_EXPORTS) == set(EXPORTS)
 
 
-@pytest.mark.parametrize("module", ["metalabelnet.pytorch", "metalabelnet.estimator.classifier", "metalabelnet.errors"])
-def test_docstring_examples(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(module))
+def modules_with_examples() -> list[str]:
+    files = [path for path in PACKAGE.rglob("*.py") if ">>>" in path.read_text(encoding="utf-8")]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+@pytest.mark.parametrize("module", modules_with_examples())
+def test_docstring_examples_run_as_they_stand(module: str) -> None:
+    """An example imports what it uses, so that a reader can paste it."""
+    results = doctest.testmod(importlib.import_module(module), globs={})
     assert results.attempted > 0
     assert results.failed == 0
 

@@ -29,6 +29,7 @@ def escape_control_characters(text: str, *, keep_lines: bool = False) -> str:
 
     Examples
     --------
+    >>> from metalabelnet.cli.printable import escape_control_characters
     >>> print(escape_control_characters("cat\x1b[2J\n"))
     cat\x1b[2J\n
     """

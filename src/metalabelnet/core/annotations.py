@@ -31,6 +31,8 @@ class Annotations:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from metalabelnet.core.annotations import Annotations
     >>> table = np.array([[0, 0, -1], [1, 0, 1]])
     >>> annotations = Annotations.from_array(table, ("ann", "ben", "eve"))
     >>> annotations.label.tolist(), annotations.take(np.array([1])).annotator.tolist()
@@ -47,13 +49,39 @@ class Annotations:
     def from_entries(
         cls, sample: Numbers, annotator: Numbers, label: Numbers, *, size: int, names: tuple[str, ...]
     ) -> Annotations:
-        """Return annotations from entries in any order."""
+        """Return annotations from entries in any order.
+
+        Parameters
+        ----------
+        sample, annotator, label : ndarray
+            (A,) numbers of the sample, of the annotator and of the class of each annotation; class −1: abstained.
+        size : int
+            The number of samples.
+        names : tuple of str
+            The annotators.
+
+        Returns
+        -------
+        Annotations
+        """
         order = np.lexsort((annotator, sample))
         return cls(sample=sample[order], annotator=annotator[order], label=label[order], size=size, names=names)
 
     @classmethod
     def from_array(cls, table: Numbers, names: tuple[str, ...]) -> Annotations:
-        """Return annotations from an array (samples, annotators) of classes; −1: not asked."""
+        """Return annotations from an array.
+
+        Parameters
+        ----------
+        table : ndarray
+            (samples, annotators) classes; −1: not asked.
+        names : tuple of str
+            The annotators.
+
+        Returns
+        -------
+        Annotations
+        """
         sample, annotator = np.nonzero(table >= 0)
         return cls(sample=sample, annotator=annotator, label=table[sample, annotator], size=len(table), names=names)
 
@@ -67,7 +95,17 @@ class Annotations:
         return len(self.sample)
 
     def take(self, positions: Numbers) -> Annotations:
-        """Return the annotations of the samples at these positions, numbered in this order."""
+        """Return the annotations of some samples.
+
+        Parameters
+        ----------
+        positions : ndarray
+            Numbers of the samples, which are numbered in this order in the result.
+
+        Returns
+        -------
+        Annotations
+        """
         first = np.searchsorted(self.sample, np.arange(self.size + 1))
         count = np.diff(first)[positions]
         sample = np.repeat(np.arange(len(positions)), count)
@@ -98,7 +136,18 @@ class Annotations:
         return [(sample, self.names[annotator], names[label]) for sample, annotator, label in columns]
 
     def votes(self, classes: int) -> Array:
-        """Return how many annotators gave each sample each class, (N, C)."""
+        """Return how many annotators gave each sample each class.
+
+        Parameters
+        ----------
+        classes : int
+            The number of classes C.
+
+        Returns
+        -------
+        ndarray
+            (N, C).
+        """
         voted = self.label != ABSTAINED
         cells = self.sample[voted] * classes + self.label[voted]
         return np.bincount(cells, minlength=self.size * classes).reshape(self.size, classes).astype(np.float64)
@@ -107,6 +156,16 @@ class Annotations:
         """Return the class with the most votes for each sample; −1 if it has none.
 
         Ties go to the tied classes in turn, in the order of the samples, so that no class is favored.
+
+        Parameters
+        ----------
+        classes : int
+            The number of classes.
+
+        Returns
+        -------
+        ndarray
+            (N,) class numbers.
         """
         votes = self.votes(classes)
         tied = (votes == votes.max(1, keepdims=True)) & (votes.sum(1, keepdims=True) > 0)

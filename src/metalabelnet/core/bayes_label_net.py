@@ -66,6 +66,8 @@ class BayesLabelNet(nn.Module):
 
     Examples
     --------
+    >>> import torch
+    >>> from metalabelnet.core.bayes_label_net import BayesLabelNet
     >>> net = BayesLabelNet(3)
     >>> log_q = torch.tensor([[0.5, 0.3, 0.2]]).log()
     >>> given = torch.tensor([1])

@@ -50,7 +50,21 @@ MIN_PROBABILITY = 1e-10  # of a label, where nothing is added to the counts
 
 
 class DawidSkene(NamedTuple):
-    """Posterior q (N, C), noise matrices T (annotators, C, C + 1), pooled matrix (C, C + 1), and the counts n."""
+    """The model of some annotations.
+
+    Attributes
+    ----------
+    posterior : ndarray
+        (N, C) q, the probability of each class.
+    matrices : ndarray
+        (annotators, C, C + 1) noise matrices T_a; the last column is abstaining.
+    pooled : ndarray
+        (C, C + 1) the pooled matrix T.
+    counts : ndarray
+        (annotators, C, C + 1) n_a.
+    shrinkage : float
+        κ.
+    """
 
     posterior: Array
     matrices: Array
@@ -59,7 +73,18 @@ class DawidSkene(NamedTuple):
     shrinkage: float
 
     def log_likelihood(self, annotations: Annotations) -> Array:
-        """Return Σ_a log T_a(y, l_ia) for every sample and class, by matrices without the sample itself."""
+        """Return Σ_a log T_a(y, l_ia) for every sample and class, by matrices without the sample itself.
+
+        Parameters
+        ----------
+        annotations : Annotations
+            The annotations that the model was fitted to.
+
+        Returns
+        -------
+        ndarray
+            (N, C).
+        """
         label = _columns(annotations, self.pooled.shape[0])
         own = self.posterior[annotations.sample]
         n = self.counts[annotations.annotator, :, label] - own
@@ -79,9 +104,35 @@ def fit_dawid_skene(
 ) -> DawidSkene:
     """Return the model of the annotations.
 
-    log_prior  (N, C) logarithms of a classifier's probabilities; None: the frequencies of the classes are estimated
-    true       (N,) classes of the clean samples; −1: unknown. None: there are no clean samples
-    shrinkage  κ; 0 turns shrinkage off
+    Parameters
+    ----------
+    annotations : Annotations
+        The labels l_ia.
+    classes : int
+        The number of classes C.
+    log_prior : ndarray, optional
+        (N, C) logarithms of a classifier's probabilities. Default: the frequencies of the classes are estimated.
+    true : ndarray, optional
+        (N,) classes of the clean samples; −1: unknown. Default: there are no clean samples.
+    shrinkage : float, default 10
+        κ; 0 turns shrinkage off.
+
+    Returns
+    -------
+    DawidSkene
+        The posterior and the noise matrices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metalabelnet.core.annotations import Annotations
+    >>> from metalabelnet.core.dawid_skene import fit_dawid_skene
+    >>> table = np.array([[0, 0, 1], [1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1], [1, 1, 0]])
+    >>> model = fit_dawid_skene(Annotations.from_array(table, ("ann", "ben", "eve")), 2, shrinkage=0)
+    >>> model.posterior.argmax(1).tolist()
+    [0, 1, 0, 1, 0, 1]
+    >>> model.matrices[2, :, :2].round(2).tolist()  # eve is wrong twice as often as right
+    [[0.33, 0.67], [0.67, 0.33]]
     """
     is_clean = np.zeros(annotations.size, bool) if true is None else true >= 0
     known = np.eye(classes)[np.zeros(annotations.size, np.int64) if true is None else np.maximum(true, 0)]

@@ -31,6 +31,24 @@ def wilson(successes: float, n: float, z: float = Z_95) -> Interval:
     """Return the 95 % CI of a proportion by the Wilson score (Wilson 1927), or (0, 1) for n = 0.
 
     It is valid for small samples and for proportions close to 0 and 1.
+
+    Parameters
+    ----------
+    successes, n : float
+        Number of successes, and of samples.
+    z : float, default 1.96
+        Quantile of the normal distribution that belongs to the level.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper bound.
+
+    Examples
+    --------
+    >>> from metalabelnet.core.intervals import wilson
+    >>> [round(bound, 3) for bound in wilson(9, 10)]
+    [0.596, 0.982]
     """
     if n <= 0:
         return 0.0, 1.0
@@ -41,14 +59,35 @@ def wilson(successes: float, n: float, z: float = Z_95) -> Interval:
 
 
 def wilson_percent(percent: float, n: int) -> Interval:
-    """Return the 95 % CI, in per cent, of a percentage observed on n samples."""
+    """Return the 95 % CI, in per cent, of a percentage observed on n samples.
+
+    Parameters
+    ----------
+    percent : float
+        Percentage of successes.
+    n : int
+        Number of samples.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper bound in per cent.
+    """
     low, high = wilson(percent / 100 * n, n)
     return 100 * low, 100 * high
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanDifference:
-    """A mean difference with its standard error and degrees of freedom; both are None with too few values."""
+    """A mean difference with its standard error.
+
+    Attributes
+    ----------
+    mean : float
+        The mean difference.
+    standard_error, df : float or None
+        Its standard error and degrees of freedom; None with too few values.
+    """
 
     mean: float
     standard_error: float | None = None
@@ -63,7 +102,18 @@ class MeanDifference:
         return two_sided_p_value(self.mean / self.standard_error, self.df)
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
-        """Return the interval with confidence 1 − alpha, or None with too few values."""
+        """Return the interval with confidence 1 − alpha, or None with too few values.
+
+        Parameters
+        ----------
+        alpha : float, default 0.05
+            Level.
+
+        Returns
+        -------
+        tuple of float or None
+            Lower and upper bound.
+        """
         if self.standard_error is None or self.df is None:
             return None
         half_width = critical_value(alpha, self.df) * self.standard_error
@@ -81,8 +131,13 @@ def paired_difference(differences: Sequence[float], min_std: float = 0.0) -> Mea
         Lower bound on the standard deviation, such as the effect of a single sample: a few equal differences do not
         show that there is no variation.
 
+    Returns
+    -------
+    MeanDifference
+
     Examples
     --------
+    >>> from metalabelnet.core.intervals import paired_difference
     >>> difference = paired_difference([5.0, 6.0, 4.0])
     >>> difference.mean, [round(bound, 2) for bound in difference.interval()]
     (5.0, [2.52, 7.48])
@@ -101,6 +156,10 @@ def welch_difference(one: tuple[float, float, int], other: tuple[float, float, i
     ----------
     one, other : tuple of (float, float, int)
         Mean, standard deviation and number of runs.
+
+    Returns
+    -------
+    MeanDifference
     """
     mean = one[0] - other[0]
     if min(one[2], other[2]) < 2:
@@ -113,10 +172,22 @@ def welch_difference(one: tuple[float, float, int], other: tuple[float, float, i
 
 
 def holm_levels(p_values: Sequence[float | None], alpha: float = ALPHA) -> list[float]:
-    """Return the level at which Holm's procedure tests each comparison; None is no comparison.
+    """Return the level at which Holm's procedure tests each comparison.
+
+    Parameters
+    ----------
+    p_values : sequence of float or None
+        The p-value of each comparison; None is no comparison.
+    alpha : float, default 0.05
+        Level of all comparisons together.
+
+    Returns
+    -------
+    list of float
 
     Examples
     --------
+    >>> from metalabelnet.core.intervals import holm_levels
     >>> holm_levels([0.2, 0.001, 0.04], alpha=0.06)
     [0.03, 0.02, 0.03]
     """
@@ -133,8 +204,21 @@ def holm_levels(p_values: Sequence[float | None], alpha: float = ALPHA) -> list[
 def corrected_intervals(differences: Sequence[MeanDifference | None], alpha: float = ALPHA) -> list[Interval | None]:
     """Return the intervals of several comparisons at the levels of Holm's procedure.
 
+    Parameters
+    ----------
+    differences : sequence of MeanDifference or None
+        The comparisons; None is no comparison.
+    alpha : float, default 0.05
+        Level of all comparisons together.
+
+    Returns
+    -------
+    list of tuple or None
+        Lower and upper bound of each difference; None with too few values.
+
     Examples
     --------
+    >>> from metalabelnet.core.intervals import corrected_intervals, is_beyond_zero, paired_difference
     >>> large, small = paired_difference([5.0, 5.1, 4.9]), paired_difference([0.2, -0.1, 0.3])
     >>> [is_beyond_zero(interval) for interval in corrected_intervals([large, small])]
     [True, False]

@@ -21,6 +21,7 @@ def regularized_beta(x: float, a: float, b: float) -> float:
 
     Examples
     --------
+    >>> from metalabelnet.core.student_t import regularized_beta
     >>> round(regularized_beta(0.5, 2, 3), 9)
     0.6875
     """
@@ -54,6 +55,7 @@ def two_sided_p_value(t: float, df: float) -> float:
 
     Examples
     --------
+    >>> from metalabelnet.core.student_t import two_sided_p_value
     >>> round(two_sided_p_value(12.7062047362, df=1), 6)
     0.05
     """
@@ -69,6 +71,7 @@ def critical_value(alpha: float, df: float) -> float:
 
     Examples
     --------
+    >>> from metalabelnet.core.student_t import critical_value
     >>> round(critical_value(0.05, df=4), 4)
     2.7764
     """

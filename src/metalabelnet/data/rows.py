@@ -208,7 +208,42 @@ def make_rows(
     ids: tuple[str, ...] | None = None,
     index: Tensor | None = None,
 ) -> Rows:
-    """Return validated rows, numbered from 0 by default. `what` names them in error messages."""
+    """Return validated rows.
+
+    Parameters
+    ----------
+    x : Tensor, StreamedTensor or SparseTensor
+        (N, …) samples: uint8 images (N, channels, height, width), or floating-point numbers.
+    given : Tensor
+        (N,) given labels; −1: unlabeled.
+    classes : tuple of str
+        Class names.
+    what : str
+        Name of the rows in error messages.
+    true : Tensor, optional
+        (N,) true labels; −1: unknown. Default: all unknown.
+    ids : tuple of str, optional
+        Names of the samples. Default: their numbers from 0.
+    index : Tensor, optional
+        (N,) numbers of the samples in the original data. Default: from 0.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    InputError
+        If there are no samples, shapes or dtypes are not supported, or a label or a value is out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from metalabelnet.data.rows import make_rows
+    >>> rows = make_rows(torch.zeros(3, 2), torch.tensor([0, 1, -1]), classes=("cat", "dog"), what="samples")
+    >>> len(rows), rows.is_image, rows.take(torch.tensor([2, 0])).given.tolist()
+    (3, False, [-1, 0])
+    """
     if len(x) == 0:
         raise InputError(f"{what}: there are no samples")
     if not (x.ndim == 4 and x.dtype == torch.uint8) and not (x.ndim >= 2 and x.is_floating_point()):

@@ -79,8 +79,17 @@ class Predictor:
 
     Examples
     --------
-    >>> predictor = Predictor("runs/cats")  # doctest: +SKIP
-    >>> rows = list(predictor.predict(["new-images"]))  # doctest: +SKIP
+    >>> import tempfile
+    >>> from metalabelnet.inference.predict import Predictor
+    >>> from metalabelnet.train import make_run, train
+    >>> run = make_run("digits", method="clean-only", epochs=1, limit=100, device="cpu")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = train(run, folder=f"{folder}/run")
+    ...     p = Predictor(f"{folder}/run").probabilities(result.labels.rows.x[:3])
+    >>> p.shape
+    torch.Size([3, 10])
+
+    Samples in files and folders: ``rows = list(predictor.predict(["new-images"]))``.
     """
 
     def __init__(self, folder: Path | str, *, net: str | None = None, device: str = "auto") -> None:

@@ -26,6 +26,7 @@ def parse_json(content: bytes) -> Any:
 
     Examples
     --------
+    >>> from metalabelnet.input_files.json_text import parse_json
     >>> parse_json(b'["a"]')
     ['a']
     >>> parse_json(rb'["\ud800"]')

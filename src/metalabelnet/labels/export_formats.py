@@ -52,6 +52,7 @@ def read_label_table(text: str) -> list[Row]:
 
     Examples
     --------
+    >>> from metalabelnet.labels.export_formats import read_label_table
     >>> read_label_table("index,given\n0,cat\n")
     [{'index': '0', 'given': 'cat'}]
     """
@@ -236,6 +237,7 @@ def escape_formulas(text: str) -> str:
 
     Examples
     --------
+    >>> from metalabelnet.labels.export_formats import escape_formulas
     >>> escape_formulas("id,given\n=1+1,-1\n")
     "id,given\n'=1+1,-1\n"
     """

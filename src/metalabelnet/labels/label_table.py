@@ -46,6 +46,18 @@ class LabelTable:
         (N, C) soft labels that the method trained the classifier on. They are not corrected labels.
     calibrated : bool, default True
         Whether the probabilities were calibrated on clean samples.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from metalabelnet.data.rows import make_rows
+    >>> from metalabelnet.labels.label_table import LabelTable
+    >>> rows = make_rows(torch.zeros(2, 1), torch.tensor([0, 1]), classes=("cat", "dog"), what="samples")
+    >>> labels = LabelTable(rows=rows, probabilities=torch.tensor([[0.9, 0.1], [0.8, 0.2]]))
+    >>> labels.decisions().label.tolist(), labels.decisions().suspect.tolist()
+    ([0, 0], [False, True])
+    >>> print(labels.to_csv().splitlines()[2])
+    1,1,dog,cat,0.800000,1,0.800000,,0.800000,0.200000
     """
 
     rows: Rows
@@ -55,7 +67,13 @@ class LabelTable:
     calibrated: bool = True
 
     def decisions(self) -> LabelDecisions:
-        """Return corrected label, confidence, suspicion and suspect flag of each sample, as tensors."""
+        """Return the decision on each sample.
+
+        Returns
+        -------
+        LabelDecisions
+            Tensors (N,): `label`, `confidence`, `suspicion` and `suspect`.
+        """
         return self._decisions
 
     @functools.cached_property

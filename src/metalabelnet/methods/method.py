@@ -159,6 +159,8 @@ class Method(ABC):
 
     Examples
     --------
+    >>> from torch import nn
+    >>> from metalabelnet.methods.method import Method, MethodTraits
     >>> class SmoothedLabels(Method):
     ...     traits = MethodTraits(summary="cross-entropy with label smoothing", reference="Szegedy et al. 2016")
     ...

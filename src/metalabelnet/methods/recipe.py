@@ -71,6 +71,7 @@ class Recipe:
 
     Examples
     --------
+    >>> from metalabelnet.methods.recipe import Recipe
     >>> recipe = Recipe(
     ...     epochs=120, warmup=44, lr=0.01, lr_milestones=(40, 80), momentum=0.9, weight_decay=1e-4
     ... )

@@ -35,6 +35,7 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
 
     Examples
     --------
+    >>> from metalabelnet.report.recommendation import recommend
     >>> samples = {"train": 1000, "clean": 80, "validation": 400, "test": 500}
     >>> def summaries(*accuracies):
     ...     return {

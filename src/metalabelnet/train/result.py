@@ -47,6 +47,13 @@ class Result:
         The trained method, with the weights of the selected epoch.
     labels : LabelTable
         Corrected labels of the training samples.
+
+    Examples
+    --------
+    >>> from metalabelnet.train import make_run, train
+    >>> result = train(make_run("digits", method="clean-only", epochs=1, limit=100, device="cpu"))
+    >>> result.summary["epochs"], len(result.history), result.model.training, len(result.labels.rows)
+    (1, 1, False, 100)
     """
 
     summary: dict[str, Any]

@@ -17,6 +17,7 @@ def escape_formula(cell: str) -> str:
 
     Examples
     --------
+    >>> from metalabelnet.data.files.spreadsheet import escape_formula
     >>> [escape_formula(cell) for cell in ("=1+1", "-1", "cat")]
     ["'=1+1", '-1', 'cat']
     """
