@@ -55,6 +55,6 @@ if __name__ == "__main__":
     make(folder)
     run(
         f"train '{folder}/customers.csv' --label outcome --id customer --clean-column checked "
-        f"--test '{folder}/test.csv' --epochs 12 --warmup 5 --out '{folder}/run'"
+        f"--test '{folder}/test.csv' --out '{folder}/run'"
     )
     run(f"predict '{folder}/run' '{folder}/test.csv' --id customer -o '{folder}/predictions.csv'")

@@ -58,7 +58,7 @@ def run(command: str) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     make(folder)
-    run(f"train '{folder}/texts.csv' --label topic --clean-column checked --epochs 12 --warmup 5 --out '{folder}/run'")
+    run(f"train '{folder}/texts.csv' --label topic --clean-column checked --out '{folder}/run'")
     run(f"predict '{folder}/run' '{folder}/new.csv' -o '{folder}/new topics.csv'")
     with (folder / "new topics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

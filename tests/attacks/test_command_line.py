@@ -407,3 +407,16 @@ def test_equal_clean_files_are_accepted(inputs: Path, capsys: Capture, monkeypat
     words = f"train photos --clean clean.csv --clean-file clean.csv {QUICK}"
     result = run_cli(words.split(), capsys)
     assert "name two files" not in result.err
+
+
+def test_options_of_network_training_are_named_where_a_linear_layer_is_fitted(capsys: Capture) -> None:
+    def output(options: str, folder: str) -> str:
+        result = run_cli(f"train small.npz --clean 18 --device cpu --out {folder} {options}".split(), capsys)
+        assert result.code == 0
+        return result.err
+
+    note = "--epochs, --lr have no effect: metalabelnet-plus fits a linear layer to these samples; --net mlp trains"
+    assert output("--epochs 5 --lr 0.1", "one").count(note) == 1
+    assert "--momentum has no effect: logistic-clean fits" in output("--momentum 0.5 --method logistic-clean", "two")
+    assert "no effect" not in output("", "three")
+    assert "no effect" not in output("--epochs 2 --warmup 1 --net mlp", "four")

@@ -24,7 +24,7 @@ TRAIN_EXAMPLES = """examples:
   metalabelnet train digits --noise uniform:0.4 --clean 100
   metalabelnet train digits --method fine-tune --noise feature:0.4 --seed 1 --out runs/mine
   metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
-  metalabelnet train mine.npz --unlabeled 500 --set beta=0.001 --set loss_scale=sum
+  metalabelnet train mine.npz --method metalabelnet --unlabeled 500 --set beta=0.001 --set loss_scale=sum
   metalabelnet train digits --noise uniform:0.4 --resume          resume an interrupted run
   metalabelnet train photos/ --clean clean.csv                    one subfolder per class; clean labels in a table
   metalabelnet train mine.npz --clean clean.csv                   ids are row numbers, from 0
@@ -298,7 +298,8 @@ def _add_review(parser: Parser) -> None:
         ("features", "numeric and categorical columns, separated by commas"),
         ("id", "column of sample ids"),
     ):
-        add(f"--{name}", metavar="NAME", help=f"for DATA: {text} (default: detected)")
+        metavar = "COL,COL" if name == "features" else "COL"
+        add(f"--{name}", metavar=metavar, help=f"for DATA: {text} (default: detected)")
 
 
 def _add_reproduce(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""Combinations of options that a command refuses, because one of them would have no effect.
+"""Options without effect: combinations that a command refuses, and options that a linear fit ignores.
 
 Each check raises an `InputError` that says why. The test `tests/attacks/test_command_line.py` lists every option with
 the combinations in which it has no effect.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from metalabelnet.data.problem import Problem
     from metalabelnet.reproduction.experiments import RunSpec
     from metalabelnet.train import Run
 
@@ -25,6 +26,12 @@ TRAINING_OPTIONS = {
     "order": "given",
     "device": "auto",
 }
+# How a network is trained. A linear layer is fitted until it converges.
+NETWORK_OPTIONS = (
+    *("recipe", "epochs", "warmup", "batch_size", "lr", "lr_schedule", "lr_milestones", "lr_warmup", "momentum"),
+    *("weight_decay", "ema", "strong_augment", "strong_weight", "mixup", "label_smoothing", "select_from", "order"),
+    *("snapshots", "execution"),
+)
 OUTPUT_OPTIONS = {"figures": None, "doc": None, "tables_only": False}  # what `reproduce --list` has no use for
 REAL_DATA_OPTIONS = ("data_dir", "noise_probs", "pretrained")  # what `reproduce --smoke` replaces
 
@@ -46,6 +53,19 @@ def check_run_options(args: argparse.Namespace, run: Run) -> None:
     if run.split == "paper" and (run.clean_file or run.clean_column):
         option = f"--clean {run.clean_file}" if run.clean_file else f"--clean-column {run.clean_column}"
         raise InputError(f"{option}: the split 'paper' takes the clean set from the test part; leave out one of them")
+
+
+def linear_fit_notes(args: argparse.Namespace, run: Run, problem: Problem) -> list[str]:
+    """Return a note that names the options that have no effect, because a linear layer is fitted; else nothing."""
+    from metalabelnet.methods import LogisticMethod
+    from metalabelnet.train.build_method import find_method_class
+
+    ignored = [f"--{name.replace('_', '-')}" for name in NETWORK_OPTIONS if getattr(args, name) is not None]
+    if not ignored or not issubclass(find_method_class(run, problem), LogisticMethod):
+        return []
+    have = "has" if len(ignored) == 1 else "have"
+    network = "" if run.method.startswith("logistic") else "; --net mlp trains a network"
+    return [f"{', '.join(ignored)} {have} no effect: {run.method} fits a linear layer to these samples{network}"]
 
 
 def check_compared(methods: Sequence[str], settings: Sequence[str]) -> None:

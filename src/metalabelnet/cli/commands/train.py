@@ -12,6 +12,7 @@ from metalabelnet.cli.comparison import print_summary
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import ignore_closed_terminal, interruptible
 from metalabelnet.cli.run_description import describe_run
+from metalabelnet.cli.unused_options import linear_fit_notes
 from metalabelnet.core.ranks import several_ranks
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.launch.torchrun import join_ranks
@@ -66,7 +67,7 @@ def _train_with_progress(
         problem = prepare(run, display.download, on_samples, stop=stop)
         for note in problem.notes:
             console.log(note)
-        description = describe_run(run, problem)
+        description = [*describe_run(run, problem), *linear_fit_notes(args, run, problem)]
         if world is not None:
             description.append(f"{world.size} ranks share the rows of each batch; steps run eagerly")
         if stop():  # before the first step, whose compilation may take minutes
