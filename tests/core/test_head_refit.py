@@ -68,6 +68,25 @@ def test_refit_minimizes_documented_objective(monkeypatch: pytest.MonkeyPatch) -
     assert grad_bias.abs().max() < 1e-4
 
 
+def test_chunks_of_samples_give_the_same_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of a few samples are held at a time."""
+    v, y = data(53, seed=3)
+    expected = refit(v, y, layer(1))
+    sizes: list[int] = []
+    logits = head_refit._logits
+
+    def count(u: Tensor, fit: Tensor) -> Tensor:
+        sizes.append(len(u))
+        return logits(u, fit)
+
+    monkeypatch.setattr(head_refit, "_logits", count)
+    monkeypatch.setattr(head_refit, "MAX_LOGITS_PER_CHUNK", 7 * 12 * CLASSES + 1)
+    found = refit(v, y, layer(1))
+    assert max(sizes) == 8  # 10 of the 12 fits are cross-validated
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_few_samples_give_finite_weights(n: int) -> None:
     v, y = data(n, seed=1)

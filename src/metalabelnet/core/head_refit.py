@@ -33,6 +33,7 @@ FOLDS = 5
 WEIGHT_DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # descending: each fit starts from the previous one
 ITERATIONS = 60
 MIN_CURVATURE = 1e-9  # keeps directions without any sample at their start
+MAX_LOGITS_PER_CHUNK = 1 << 27  # of all fits that are held at a time: 1 GiB
 
 
 def refit_head(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -68,8 +69,18 @@ def _logits(u: Tensor, fit: Tensor) -> Tensor:
 
 def _cross_entropy(u: Tensor, y: Tensor, fit: Tensor) -> Tensor:
     """Return the cross-entropy (F, 2, N) of every sample under each fit (F, 2, C, d)."""
-    logits = _logits(u, fit).flatten(1, 2).permute(1, 2, 0)
-    return functional.cross_entropy(logits, y.expand(len(logits), -1), reduction="none").view(len(fit), 2, -1)
+    parts = []
+    for rows in _row_chunks(len(u), fit):
+        logits = _logits(u[rows], fit).flatten(1, 2).permute(1, 2, 0)
+        losses = functional.cross_entropy(logits, y[rows].expand(len(logits), -1), reduction="none")
+        parts.append(losses.view(len(fit), 2, -1))
+    return torch.cat(parts, 2)
+
+
+def _row_chunks(rows: int, fit: Tensor) -> list[slice]:
+    """Return slices of the samples whose logits under all fits (F, 2, C, d) are held at a time."""
+    size = max(1, MAX_LOGITS_PER_CHUNK // fit[..., 0].numel())
+    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def _fits(u: Tensor, y: Tensor, included: Tensor, directions: Tensor) -> Iterator[Tensor]:
@@ -92,8 +103,10 @@ def _fits(u: Tensor, y: Tensor, included: Tensor, directions: Tensor) -> Iterato
         correction = decay / (1 - decay * _inner(directions, inverse_direction)).clamp_min(MIN_CURVATURE)
         ahead, since_restart = fit, torch.zeros_like(correction, dtype=torch.long)
         for _ in range(ITERATIONS):
-            residual = (_logits(u, ahead).softmax(3) - target) * sample_weight
-            gradient = (residual.flatten(1).mT @ u).view_as(fit)
+            gradient = torch.zeros_like(fit)
+            for rows in _row_chunks(len(u), fit):
+                residual = (_logits(u[rows], ahead).softmax(3) - target[rows]) * sample_weight[rows]
+                gradient += (residual.flatten(1).mT @ u[rows]).view_as(fit)
             projected = (ahead - _inner(directions, ahead) * directions) * penalized
             step = _multiply(gradient + decay * projected, inverse)
             step = step + correction * _inner(directions, step) * inverse_direction
