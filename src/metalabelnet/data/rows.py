@@ -71,7 +71,7 @@ class Rows:
             given=self.given[where],
             true=self.true[where],
             index=self.index[where],
-            ids=tuple(self.ids[i] for i in positions.tolist()),
+            ids=tuple(map(self.ids.__getitem__, positions.tolist())),
             annotations=None if self.annotations is None else self.annotations.take(positions.cpu().numpy()),
         )
 
