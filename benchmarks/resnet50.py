@@ -1,6 +1,6 @@
 """The layers of torchvision's ResNet-50, to count what ranks send where torchvision is not installed.
 
-python benchmarks/rank_traffic.py --net benchmarks/resnet50.py:resnet50 --batch 256 --ranks 8 --image 256
+python benchmarks/rank_traffic.py --net benchmarks/resnet50.py:resnet50 --batch 256 --ranks 8 --image 224
 """
 
 from __future__ import annotations
