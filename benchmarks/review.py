@@ -36,6 +36,8 @@ TARGET_MS = {"list": 300.0, "verdict": 50.0, "export of 100,000 labels": 2000.0}
 class SyntheticSource(ReviewSource):
     """A run on random texts."""
 
+    fingerprint = "synthetic"  # nothing to hash: the samples are drawn
+
     def samples(self) -> Iterator[SampleRow]:
         rng = random.Random(0)
         for k in range(len(self.ids)):
@@ -84,7 +86,6 @@ def main() -> int:
             clean_labels={},
             train_arguments=(),
             review_arguments=("synthetic",),
-            fingerprint="synthetic",
         )
         start = time.perf_counter()
         store = ReviewStore(Path(home) / "review.sqlite")

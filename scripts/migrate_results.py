@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from metalabelnet.reproduction.tuned_on import tuned_on
+from metalabelnet.reproduction.tuning_data import tuning_data
 
 RUN_FIELDS = {
     "meta": "clean",
@@ -104,7 +104,7 @@ def complete_line(line: dict[str, Any]) -> dict[str, Any]:
     if "versions" not in line or "data" not in line.get("settings", {}):
         return line
     method = line["settings"]["method"]
-    added = {"tuned_on": tuned_on(method, line["settings"]["recipe"])}
+    added = {"tuned_on": tuning_data(method, line["settings"]["recipe"])}
     setting, reason = SUPERSEDED.get(method, ("", ""))
     if setting in line.get("method_settings", {}):
         added["superseded"] = reason

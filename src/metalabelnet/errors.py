@@ -88,7 +88,7 @@ def shorten_reason(error: BaseException) -> str:
 
 
 def import_package(package: str, extra: str, purpose: str) -> Any:
-    """Return the imported package of an extra, or raise InputError that says what to install."""
+    """Return the imported package of an extra, or raise InputError that names what to install."""
     try:
         return importlib.import_module(package)
     except (ImportError, RuntimeError, OSError) as error:

@@ -179,8 +179,8 @@ def broken_idx(name: str) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ("truncated", "has 19 bytes, but its header says 20"),
-        ("longer", "has 21 bytes, but its header says 20"),
+        ("truncated", "has 19 bytes, but its header states 20"),
+        ("longer", "has 21 bytes, but its header states 20"),
         ("header only in part", "has 6 bytes"),
         ("another type", "starts with 00000d01, but .* 00000801"),
         ("images", "starts with 00000803, but .* 00000801"),

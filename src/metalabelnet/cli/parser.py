@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         print(message, file=file or sys.stderr, end="", flush=True)
 
     def error(self, message: str) -> Any:
-        """Raise an error that says how to get help."""
+        """Raise an error that names the option --help."""
         raise InputError(f"{message} (see {self.prog} --help)")
 
 

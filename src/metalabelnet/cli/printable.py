@@ -40,7 +40,7 @@ def escape_control_characters(text: str, *, keep_lines: bool = False) -> str:
 def shorten(message: str, max_characters: int = MAX_ERROR_CHARACTERS) -> str:
     """Return a message of at most `max_characters`: values lose their middle, then the message does.
 
-    The end stays, because it says what to do.
+    The end stays, because it has the remedy.
     """
     while (excess := len(message) - max_characters) > 0:
         longest = max(_VALUE.findall(message), key=len, default="")

@@ -1,6 +1,6 @@
 """Options without effect: combinations that a command refuses, and options that a linear fit ignores.
 
-Each check raises an `InputError` that says why. The test `tests/attacks/test_command_line.py` lists every option with
+Each check raises an `InputError` with the reason. The test `tests/attacks/test_command_line.py` lists every option with
 the combinations in which it has no effect.
 """
 

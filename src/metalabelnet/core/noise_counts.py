@@ -4,7 +4,7 @@
     r_ij      the matrix of one noise rate and one rate of missing labels, both over all classes
     T_ij      (n_ij + κ r_ij) / Σ_j (n_ij + κ r_ij), with κ = 2C
 
-Few clean samples of a class say little about its noise, so that each row is shrunk towards the mean over the classes.
+Few clean samples of a class are weak evidence of its noise: each row is shrunk towards the mean over the classes.
 Whether a label is missing may depend on the class: labeling rules abstain more often on some classes than on others.
 """
 
@@ -40,7 +40,7 @@ def count_noise(true: Labels, given: Labels, classes: int) -> Array:
 
 
 def with_missing_column(T: Array) -> Array:
-    """Return a square T, (C, C), as (C, C + 1) where a missing label says nothing about the class."""
+    """Return a square T, (C, C), as (C, C + 1) where a missing label is no evidence of the class."""
     classes = len(T)
     T = (1 - UNIFORM_SHARE) * T + UNIFORM_SHARE / classes
     return np.concatenate([T, np.ones((classes, 1))], 1)

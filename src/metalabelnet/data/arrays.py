@@ -23,7 +23,7 @@ MAX_CLASSES_IN_MESSAGE = 10
 
 
 def check_channel_order(channels: str) -> None:
-    """Raise InputError unless this says which axis has the channels."""
+    """Raise InputError unless this is an order of channels."""
     if not isinstance(channels, str) or channels not in CHANNEL_ORDERS:
         raise unknown_name_error("order of channels", str(channels), CHANNEL_ORDERS)
 

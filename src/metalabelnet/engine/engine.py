@@ -61,7 +61,7 @@ StepInput = Batch | BatchPlan | PredictionInput
 
 
 class EngineFallback(UserWarning):
-    """A step runs in a slower way than asked for, with the reason."""
+    """A step runs in a slower way than requested; the message is the reason."""
 
 
 class Engine:

@@ -1,6 +1,6 @@
 """The interface between graph rewrites and custom convolution kernels.
 
-The rewrites know this interface only. `kernel_selection.select_kernels` returns an implementation for a device: custom
+The rewrites use this interface only. `kernel_selection.select_kernels` returns an implementation for a device: custom
 kernels where the device has some, else `NoKernels`, which supports no layer, so that cuDNN computes every convolution.
 
 BatchNorm reads all outputs of a convolution again for its sums. A custom kernel can compute such sums in its epilogue.

@@ -1,4 +1,4 @@
-"""An operator that tells the compiler to store a tensor, however cheap it is to compute.
+"""An operator that makes the compiler store a tensor, however cheap it is to compute.
 
 Inductor fuses kernels and recomputes cheap expressions in every kernel that reads them. For values that every pixel
 reads (a channel's constants, the position of a window's maximum), reading the stored value is faster.

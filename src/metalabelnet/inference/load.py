@@ -38,8 +38,8 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
         )
     if len(metadata["shape"]) == 3 and not metadata.get("bytes", True):
         raise InputError(
-            f"{files.path} was trained on floating-point images, and the folder does not say how they were made from "
-            "image files: load model.safetensors in Python"
+            f"{files.path} was trained on floating-point images, and the folder does not record how they were made "
+            "from image files: load model.safetensors in Python"
         )
     if net is not None and not is_user_function(run.net):
         raise InputError(

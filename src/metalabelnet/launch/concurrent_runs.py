@@ -160,7 +160,7 @@ def train_concurrently(
                 try:
                     outcome = one.step()
                 except RunStopped as error:
-                    # Keep an error with a message: it says what could not be saved.
+                    # Keep an error with a message: it names what could not be saved.
                     stopped = stopped if stopped is not None and stopped.args else error
                     running.remove(one)
                     continue

@@ -153,7 +153,7 @@ def train_all(
 
 
 def _collect_outcomes(futures: Sequence[Future[Outcome]], *, stopped: bool) -> list[Outcome]:
-    """Return all outcomes, or raise RunStopped, if possible the one that says what could not be saved."""
+    """Return all outcomes, or raise RunStopped, if possible the one that names what could not be saved."""
     outcomes, errors = [], []
     for future in futures:
         try:

@@ -43,7 +43,7 @@ NODE_ADDRESSES = ("auto", "local")  # of Ray; others are HOST:PORT
 
 @dataclass(frozen=True, kw_only=True)
 class _Sent:
-    """What a worker needs to know about the process that sent a task."""
+    """What a worker needs from the process that sent a task."""
 
     directory: str
     data_folder: str | None
@@ -179,7 +179,7 @@ class RayCluster:
             outcomes[number] = result
             report(number, None)
         if stopped:
-            raise max(stopped, key=lambda error: len(error.args))  # if possible the one that says what was not saved
+            raise max(stopped, key=lambda error: len(error.args))  # if possible the one that names what was not saved
         return [outcomes[number] for number in range(len(jobs))]
 
     def _results(

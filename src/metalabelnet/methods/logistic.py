@@ -101,7 +101,7 @@ class LogisticMethod(Method):
 
 
 class LogisticBaseline(LogisticMethod):
-    """Base class of the three baselines: a subclass says which labels and weights the rows have."""
+    """Base class of the three baselines: a subclass defines which labels and weights the rows have."""
 
     @abstractmethod
     def labels_and_weights(self, features: FixedFeatures) -> tuple[Array, Array]:

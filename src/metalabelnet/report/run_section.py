@@ -35,7 +35,7 @@ METRIC_COLUMNS = {
 
 
 def make_section(run: FinishedRun, samples: Mapping[int, SampleContent], note: str, *, anchor: str) -> Html:
-    """The section of one run. `samples` are the contents that can be shown, `note` says why others cannot."""
+    """The section of one run. `samples` are the contents that can be shown, `note` is the reason why others cannot."""
     return tag(
         "section",
         tag("h2", name_tag(run.name, 80)),

@@ -24,7 +24,7 @@ MAX_PNG_SIDE_PIXELS = 40  # up to this size a PNG is as small as a JPEG, and los
 
 
 def thumbnail_from_file(path: Path) -> str:
-    """The thumbnail of an image file, rotated as its EXIF orientation says."""
+    """The thumbnail of an image file, rotated by its EXIF orientation."""
     return thumbnail_from_array(images.decode_to_fit(path, MAX_SIDE_PIXELS).numpy())
 
 

@@ -57,7 +57,7 @@ def difference_texts(differences: Sequence[MeanDifference | None]) -> list[str]:
 
 
 def difference_text(difference: MeanDifference | None, interval: tuple[float, float] | None) -> str:
-    """Format a difference with its interval, and say so where it is level or has none."""
+    """Format a difference with its interval, and mark it where it is level or has none."""
     if difference is None:
         return ""
     if interval is None:

@@ -1,6 +1,6 @@
 """On which data the settings of each method were chosen.
 
-No row of a table is a fair test of settings that were chosen on its own test samples. Each result line says therefore
+No row of a table is a fair test of settings that were chosen on its own test samples. Each result line therefore names
 what its method was tuned on; docs/results/plus-defaults.md has the runs.
 """
 

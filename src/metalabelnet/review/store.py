@@ -145,7 +145,7 @@ class ReviewStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._imported: str | None = None  # fingerprint of the samples as this process knows them
+        self._imported: str | None = None  # fingerprint of the samples that this process has imported
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         with database_errors(path), self.transaction() as db:

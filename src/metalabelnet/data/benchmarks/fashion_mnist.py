@@ -94,7 +94,7 @@ def read_idx(path: Path, *, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[n
     shape = tuple(int.from_bytes(content[offset : offset + 4], "big") for offset in range(4, header, 4))
     if len(content) != header + math.prod(shape):
         raise InputError(
-            f"{path}: has {len(content)} bytes, but its header says {header + math.prod(shape)}; "
+            f"{path}: has {len(content)} bytes, but its header states {header + math.prod(shape)}; "
             f"it is incomplete or damaged, download the file again"
         )
     # A copy, because torch warns about read-only arrays.

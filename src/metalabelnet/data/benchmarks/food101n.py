@@ -1,6 +1,6 @@
 """Food-101N (Lee et al. 2018): 310,009 images of dishes from web searches, some with a verification label.
 
-A verification label says whether the class of an image is right; it does not say which class is.
+A verification label states whether the class of an image is right, not which class is.
 
     split `general`  clean set: images of verified_train.tsv whose class is right; test: Food-101's test images
     split `paper`    clean set: Food-101's images; test: images of verified_val.tsv whose class is right

@@ -82,7 +82,7 @@ class EmbeddingEncoder(Encoder):
 
     @abstractmethod
     def _read(self, items: Sequence[Any]) -> Iterator[bytes | str]:
-        """Yield the digest of the content of each item, or a phrase that says why it cannot be read."""
+        """Yield the digest of the content of each item, or a phrase with the reason why it cannot be read."""
 
     @abstractmethod
     def _prepare(self, items: Sequence[Any]) -> tuple[list[int], Any, dict[int, str]]:

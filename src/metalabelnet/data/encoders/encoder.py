@@ -50,7 +50,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode(self, items: Sequence[Any]) -> Iterator[Tensor | str]:
-        """Yield the tensor of each item, or a phrase that says why it cannot be encoded."""
+        """Yield the tensor of each item, or a phrase with the reason why it cannot be encoded."""
 
     def encode_sparse(self, items: Sequence[Any]) -> SparseTensor:
         """Return all items as a sparse matrix, for encoders that are `sparse`."""

@@ -1,6 +1,6 @@
 """Image files of any size and mode as uint8 tensors of one shape, decoded in threads.
 
-Images are rotated as their EXIF orientation says, put on a white background if transparent, and resized to a square
+Images are rotated by their EXIF orientation, put on a white background if transparent, and resized to a square
 without cropping, whatever their aspect ratio. They stay grayscale if all of them are.
 """
 
