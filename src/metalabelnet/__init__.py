@@ -12,8 +12,9 @@ https://arxiv.org/abs/2103.10869
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from metalabelnet.lazy_import import lazy_names
 
 if TYPE_CHECKING:
     from metalabelnet.estimator import MetaLabelNetClassifier
@@ -28,14 +29,5 @@ _MODULES = {
     "NoCleanSetWarning": "metalabelnet.train.in_memory",
     "fit": "metalabelnet.pytorch",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: PyTorch takes seconds to import, and scikit-learn is optional."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'metalabelnet' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+# Imported on first use: PyTorch takes seconds to import, and scikit-learn is optional.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -6,8 +6,9 @@ where it is known.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from metalabelnet.lazy_import import lazy_names
 
 if TYPE_CHECKING:
     from metalabelnet.data.benchmarks.download import ProgressCallback, data_folder
@@ -38,10 +39,5 @@ _MODULES = {
     "ReadOptions": "metalabelnet.data.files.list_data",
     "UNLABELED": "metalabelnet.data.unlabeled",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: listing samples needs no PyTorch, which takes seconds to import."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'metalabelnet.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+# Imported on first use: listing samples needs no PyTorch, which takes seconds to import.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from metalabelnet.lazy_import import lazy_names
 
 if TYPE_CHECKING:
     from metalabelnet.errors import DivergenceError, RunStopped
@@ -21,10 +22,5 @@ _MODULES = {
     "RunFolder": "metalabelnet.train.run_folder",
     "train": "metalabelnet.train.train_run",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: reading a run folder needs no PyTorch, which takes seconds to import."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'metalabelnet.train' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+# Imported on first use: reading a run folder needs no PyTorch, which takes seconds to import.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
