@@ -338,6 +338,19 @@ def test_time_and_memory_by_number_of_classes() -> None:
     ) in page
 
 
+def test_time_and_memory_by_number_of_rows() -> None:
+    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    texts = (ROOT / "results" / "streaming" / "many_rows.jsonl").read_text().splitlines()
+    for line in map(json.loads, texts):
+        assert (line["classes"], line["epochs"]) == (1000, 1)
+        seconds = f"{line['cpu_seconds']:.1f} s | {line['cpu_seconds_of_steps']:.1f} s"
+        memory = f"{line['peak_mib']:,.0f} MiB | {line['run_folder_mib']:.0f} MiB"
+        assert f"| {line['rows']:,} | {line['clean']:,} | {seconds} | {memory} |" in page
+    few, many = (json.loads(text) for text in texts[:2])
+    assert many["rows"] == 10 * few["rows"]
+    assert round(many["cpu_seconds"] / few["cpu_seconds"]) == round(many["run_folder_mib"] / few["run_folder_mib"]) == 9
+
+
 @pytest.mark.parametrize("name", ["cifar10n", "runs", "fashion_mnist"])
 def test_tables_of_linear_classifiers(name: str) -> None:
     page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
