@@ -302,7 +302,12 @@ def test_residual_network_is_traced(name: str) -> None:
 
 
 def small_preact_resnet() -> nn.Module:
-    """The blocks of preact-resnet18 and wide-resnet-28-2: one without a projection, one with a projection."""
+    """The blocks of preact-resnet18: one without a projection, one with a projection."""
+    return PreActResNet((1, 8, 8), 3, stem=4, widths=(4, 6), depths=(1, 1), final_norm=False)
+
+
+def small_wide_resnet() -> nn.Module:
+    """The same blocks with BatchNorm behind the last one, as in wide-resnet-28-2."""
     return PreActResNet((1, 8, 8), 3, stem=4, widths=(4, 6), depths=(1, 1), final_norm=True)
 
 
@@ -316,8 +321,8 @@ def test_preactivation_network_is_traced() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("net", [small_preact_resnet, small_resnet])
-@pytest.mark.parametrize("name", ["cross-entropy", "metalabelnet"])
+@pytest.mark.parametrize("net", [small_preact_resnet, small_wide_resnet, small_resnet])
+@pytest.mark.parametrize("name", ["cross-entropy", "metalabelnet", "metalabelnet-plus"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
 def test_residual_networks_of_the_package_are_traced(
     name: str, net: Callable[[], nn.Module], dtype: str, tolerance: float

@@ -461,10 +461,10 @@ def test_branches_are_traced_correctly() -> None:
         assert _is_as_close_as_eager(actual, eager, exact)
 
 
-def _preact_net(*depths: int) -> PreActResNet:
+def _preact_net(*depths: int, final_norm: bool = True) -> PreActResNet:
     """Blocks of 16 channels with an identity as their shortcut, and one of 24 channels with a convolution."""
     torch.manual_seed(0)
-    net = PreActResNet((3, 8, 8), 5, stem=16, widths=(16, 24)[: len(depths)], depths=depths, final_norm=True)
+    net = PreActResNet((3, 8, 8), 5, stem=16, widths=(16, 24)[: len(depths)], depths=depths, final_norm=final_norm)
     with torch.no_grad():
         for layer in net.modules():
             if isinstance(layer, nn.BatchNorm2d):
@@ -474,12 +474,13 @@ def _preact_net(*depths: int) -> PreActResNet:
 
 
 @pytest.mark.usefixtures("emulated_kernels")
-def test_residual_blocks_are_fused() -> None:
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_residual_blocks_are_fused(final_norm: bool) -> None:
     """The second kernel of a block adds the shortcut, and sums what the next BatchNorm needs; gradients are right.
 
     The first convolution of the last block has stride 2 and is cuDNN's; the dgrad kernel behind it reads its output.
     """
-    net, x = _preact_net(1, 1), IMAGES[:2].contiguous(memory_format=torch.channels_last)
+    net, x = _preact_net(1, 1, final_norm=final_norm), IMAGES[:2].contiguous(memory_format=torch.channels_last)
     weights = list(net.parameters())
 
     def float32_step(x: Tensor) -> tuple[Tensor, ...]:
@@ -493,7 +494,8 @@ def test_residual_blocks_are_fused() -> None:
     KERNELS.finalize(module, concurrent_runs=1)
     calls = [node for node in module.graph.nodes if node.target is CONV_OPERATOR]
     first, second, dgrad = (True, False, False, False), (True, True, False, False), (False, False, True, True)
-    assert [_options(call) for call in calls] == [first, first, second, second] + [dgrad] * 3
+    last = second if final_norm else (False, True, False, False)
+    assert [_options(call) for call in calls] == [first, first, second, last] + [dgrad] * 3
     with torch.no_grad():
         results = module(x)
     for actual, eager, exact in zip(results, step(x), float32_step(x), strict=True):
