@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from metalabelnet.engine import compiler
 from metalabelnet.engine import engine as engine_module
@@ -189,19 +188,21 @@ def test_tracing_frees_the_activations() -> None:
         gc.enable()
 
 
-def test_all_nodes_share_one_fake_tensor_mode() -> None:
-    """One mode for each node took two fifths of the time of tracing phase 2 of the 8-layer CNN."""
+def test_nodes_are_not_described() -> None:
+    """A fake tensor for each node took a third of the time of tracing phase 2 of PreAct ResNet-18."""
     run, problem = small_run("metalabelnet", warmup=0), small_problem()
     method = build_method(run, problem, traced_cnn())
     all_batches = make_batches(run, problem, method)
     method.begin_epoch(0)
     plan = next(all_batches.plan_epoch(0, labeled_only=False))
+    made = []
     step = lambda inputs: method.train_step(all_batches.make_batch(inputs))  # noqa: E731
-    graph = trace_step(step, plan, [plan.train, plan.clean], NoKernels()).graph.graph
-    metadata = tree_leaves([node.meta.get("val") for node in graph.nodes])
-    fakes = [value for value in metadata if isinstance(value, FakeTensor)]
-    assert len(fakes) > 100
-    assert len({id(fake.fake_mode) for fake in fakes}) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeTensor, "__new__", lambda *_, **__: made.append(1))
+        graph = trace_step(step, plan, [plan.train, plan.clean], NoKernels()).graph.graph
+    assert len(graph.nodes) > 100
+    assert not made
+    assert not any(node.meta for node in graph.nodes)
 
 
 def test_runs_share_a_compiled_graph_on_their_own_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,7 +316,8 @@ def _make_graph(step: Callable[..., tuple[Tensor, ...]], *args: Tensor) -> fx.Gr
 def _trace(step: Callable[..., tuple[Tensor, ...]], *args: Tensor) -> tuple[list[fx.Node], tuple[Tensor, ...]]:
     """The calls of conv3x3 in the traced step, and its results."""
     module = _make_graph(step, *args)
-    KERNELS.finalize(module, concurrent_runs=1)
+    KERNELS.finalize(module.graph, concurrent_runs=1)
+    module.recompile()
     assert KERNELS.used_in(module)
     assert not any(node.target is torch.ops.aten.convolution.default for node in module.graph.nodes)
     with torch.no_grad():
@@ -426,7 +427,8 @@ def test_concurrent_runs_use_a_share_of_the_sms(runs: int, sms: int) -> None:
         return torch.autograd.grad(y.square().sum() + y[0].sum(), weight)
 
     module = _make_graph(step, x)
-    KERNELS.finalize(module, concurrent_runs=runs)
+    KERNELS.finalize(module.graph, concurrent_runs=runs)
+    module.recompile()
     operators = CONV_OPERATOR, WGRAD_OPERATOR
     assert [node.args[2] for node in module.graph.nodes if node.target in operators] == [sms] * 2
     (actual,), (expected,) = module(x), step(x)
@@ -491,7 +493,8 @@ def test_residual_blocks_are_fused(final_norm: bool) -> None:
     step = _in_bfloat16(float32_step)
 
     module = _make_graph(step, x)
-    KERNELS.finalize(module, concurrent_runs=1)
+    KERNELS.finalize(module.graph, concurrent_runs=1)
+    module.recompile()
     calls = [node for node in module.graph.nodes if node.target is CONV_OPERATOR]
     first, second, dgrad = (True, False, False, False), (True, True, False, False), (False, False, True, True)
     last = second if final_norm else (False, True, False, False)

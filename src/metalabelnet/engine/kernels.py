@@ -91,7 +91,7 @@ class ConvKernels(Protocol):
     def wgrad(self, x: Tensor, grad: Tensor, affine_grad: AffineGrad | None = None) -> Tensor:
         """Return the gradient with respect to the weights in float32; `affine_grad`, if given, is used for `grad`."""
 
-    def finalize(self, module: fx.GraphModule, concurrent_runs: int) -> None:
+    def finalize(self, graph: fx.Graph, concurrent_runs: int) -> None:
         """Adjust the calls in a complete graph: drop sums that nothing reads, leave SMs to concurrent runs."""
 
     def used_in(self, module: fx.GraphModule) -> bool:
@@ -124,7 +124,7 @@ class NoKernels:
         """Raise: no layer is supported."""
         raise NotImplementedError
 
-    def finalize(self, module: fx.GraphModule, concurrent_runs: int) -> None:
+    def finalize(self, graph: fx.Graph, concurrent_runs: int) -> None:
         """Do nothing."""
 
     def used_in(self, module: fx.GraphModule) -> bool:

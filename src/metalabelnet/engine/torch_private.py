@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 TRACE = {  # name here: module, attribute (none: the module itself)
     "make_fx": ("torch.fx.experimental.proxy_tensor", "make_fx"),
-    "FakeTensorMode": ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    "TorchDispatchMode": ("torch.utils._python_dispatch", "TorchDispatchMode"),
     "TracingContext": ("torch._guards", "TracingContext"),
     "tracing": ("torch._guards", "tracing"),
 }
 COMPILE = {
     "fx_graph_cse": ("torch._functorch.compile_utils", "fx_graph_cse"),
+    "FakeTensorMode": ("torch._subclasses.fake_tensor", "FakeTensorMode"),
     "ShapeEnv": ("torch.fx.experimental.symbolic_shapes", "ShapeEnv"),
     "inductor_config": ("torch._inductor.config", None),
     "compile_fx": ("torch._inductor.compile_fx", "compile_fx"),

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from metalabelnet.engine import torch_private
 from metalabelnet.engine.rewrites.batch_counters import merge_batch_counters
+from metalabelnet.engine.rewrites.equal_nodes import merge_equal_nodes
 from metalabelnet.engine.rewrites.operators import OperatorRewrites
 from metalabelnet.engine.step_inputs import with_tensors
 
@@ -73,23 +74,44 @@ def trace_step(
     for node in module.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise CannotTrace(f"it draws random numbers ({node.target})")
-    traced = _lift_tensors(module)
-    kernels.finalize(traced.graph, concurrent_runs)
-    return traced
+    lifted = _lift_tensors(module)
+    kernels.finalize(module.graph, concurrent_runs)
+    merge_equal_nodes(module.graph, [*lifted, *tensors])
+    return TracedStep(fx.GraphModule(torch.nn.Module(), module.graph), lifted)
 
 
 def _make_graph(step: Callable[..., Tensor], inputs: Sequence[Tensor], kernels: ConvKernels) -> fx.GraphModule:
     """Trace a step on these inputs, with operators replaced by our rewrites."""
     table = OperatorRewrites(rewrite_convolutions=inputs[0].is_cuda, kernels=kernels).table
     make_fx, tracing = torch_private.load("make_fx"), torch_private.load("tracing")
-    # Every node stores its result's metadata as a fake tensor. One shared mode is faster than one mode for each node.
-    with tracing(torch_private.load("TracingContext")(torch_private.load("FakeTensorMode")())):
+    with tracing(torch_private.load("TracingContext")(_without_metadata())):
         module: fx.GraphModule = make_fx(step, decomposition_table=table, tracing_mode="real")(*inputs)
+    for node in module.graph.nodes:
+        node.meta.clear()
     return module
 
 
-def _lift_tensors(module: fx.GraphModule) -> TracedStep:
-    """Turn the tensors that a graph holds as attributes into its first arguments, so that other runs can share it."""
+def _without_metadata() -> Any:
+    """Return what takes the place of the fake tensor mode in which make_fx describes the result of each node.
+
+    Nobody reads these descriptions, and a fake tensor for each node takes a quarter of the time of tracing.
+    """
+    no_description = torch.empty(0, device="meta")
+
+    class WithoutMetadata(torch_private.load("TorchDispatchMode")):  # type: ignore[misc]
+        shape_env = None
+
+        def __torch_dispatch__(self, *_: Any, **__: Any) -> Tensor:
+            return no_description
+
+    return WithoutMetadata()
+
+
+def _lift_tensors(module: fx.GraphModule) -> list[Tensor]:
+    """Turn the tensors that a graph holds as attributes into its first arguments, so that other runs can share it.
+
+    Returns these tensors.
+    """
     lifted: dict[int, tuple[fx.Node, Tensor]] = {}
     first = next(iter(module.graph.nodes))
     for node in list(module.graph.nodes):
@@ -101,4 +123,4 @@ def _lift_tensors(module: fx.GraphModule) -> TracedStep:
             node.replace_all_uses_with(lifted[id(tensor)][0])
             module.graph.erase_node(node)
     merge_batch_counters(module.graph)
-    return TracedStep(fx.GraphModule(torch.nn.Module(), module.graph), [tensor for _, tensor in lifted.values()])
+    return [tensor for _, tensor in lifted.values()]
