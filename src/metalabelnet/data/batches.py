@@ -141,7 +141,7 @@ def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
 class Batches:
     """The batches of a run, each a function of the seed, the epoch and the step alone.
 
-    Every batch is full. Rows left over at the end of an epoch take part in the next shuffle; with fewer rows than one
+    Every batch is full. Rows left over at the end of an epoch are in the next shuffle; with fewer rows than one
     batch holds, the batch is all of them. The same holds for the clean rows, which are cycled through several times per
     epoch. With the order `given` nothing is shuffled, and left-over rows are never used.
 

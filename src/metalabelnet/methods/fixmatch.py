@@ -81,7 +81,7 @@ class FixMatch(Method):
             self.strong_augment_from = 0
 
     def labeled_only(self, epoch: int) -> bool:
-        """Return False: rows without a given label take part."""
+        """Return False: rows without a given label are used as well."""
         return False
 
     def step(self, batch: Batch) -> Tensor:

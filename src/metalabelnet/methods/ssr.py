@@ -20,7 +20,7 @@ and on each batch:
     e(y)   one-hot vector of a label
     w      weight of L_fc; with 0 the method is SSR
 
-The clean set is used only to select the epoch. Rows without a given label take part in L_fc, vote, and are selected
+The clean set is used only to select the epoch. Rows without a given label are used in L_fc, vote, and are selected
 once they have been relabeled.
 
 Departures from the paper, and the authors' code:
