@@ -47,6 +47,13 @@ def test_value_of_another_type_gives_one_line_that_names_the_setting(name: str) 
             Run(**{name: value})
 
 
+def test_module_as_network() -> None:
+    with pytest.raises(
+        InputError, match=r"net=Linear\(.*: give the name of a network; a module goes to train\(run, net="
+    ):
+        make_run("digits", net=torch.nn.Linear(2, 2))
+
+
 def test_unknown_name() -> None:
     with pytest.raises(InputError, match="unknown setting of a run 'epoch': did you mean 'epochs'"):
         make_run("digits", epoch=3)

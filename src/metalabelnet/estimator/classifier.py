@@ -50,7 +50,8 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     (N, height, width, channels). Images in uint8 are scaled to [−1, 1]; everything else is standardized and converted
     to float32. Sparse tables are accepted by methods that fit a linear layer (`metalabelnet-plus`, `logistic-given`, …)
     and with an `estimator` that accepts them; they are not standardized. `metalabelnet-plus` uses naive Bayes, too, for
-    sparse tables without negative values, such as counts or TF-IDF. For tables with a named network, predictions are
+    sparse tables without negative values, such as counts or TF-IDF. Where a linear layer is fitted, the parameters of
+    network training (`epochs`, `lr`, `recipe`, …) have no effect. For tables with a named network, predictions are
     computed in float64 on the CPU, so that the prediction of a sample does not depend on the other samples of the call.
 
     Parameters

@@ -21,6 +21,10 @@ _EXPECTED = {  # what an error tells the user to give
     tuple: "integers, such as (10, 20)",
     Mapping: "a mapping of names to values, such as {'beta': 0.001}",
 }
+_EXPECTED_BY_NAME = {
+    "clean": "a number of samples, or 'all'",
+    "net": "the name of a network; a module goes to train(run, net=module)",
+}
 
 
 def convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +55,7 @@ def _convert(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         if converted is not None:
             return converted
     members = [_EXPECTED[kind] for kind in kinds if kind is not type(None)]
-    expected = "a number of samples, or 'all'" if name == "clean" else " or ".join(members)
+    expected = _EXPECTED_BY_NAME.get(name, " or ".join(members))
     expected += ", or None" if type(None) in kinds else ""
     raise InputError(f"{name}={shorten_value(value)}: give {expected}")
 
