@@ -21,6 +21,32 @@ def test_same_graph_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(first(x), Tensor)
 
 
+def test_graph_whose_tiling_cannot_be_analyzed_is_compiled_without_the_analysis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[bool] = []
+
+    def fail(message: str) -> None:
+        def fail_with_analysis(graph: object, _: object, options: dict[str, object]) -> object:
+            attempts.append("triton.coalesce_tiling_analysis" in options)
+            if not attempts[-1]:
+                raise RuntimeError(message)
+            return graph
+
+        attempts.clear()
+        monkeypatch.setattr(compiler, "_compile", fail_with_analysis)
+
+    x = torch.rand(7)
+    graph = make_fx(lambda x: (2 * x).sum())(x)
+    fail("InductorError: TypeError: Expected a number but got Add:")
+    assert compiler.compile_graph(graph, [x]) is graph
+    assert attempts == [False, True]
+    fail("no compiler")
+    with pytest.raises(RuntimeError, match="no compiler"):
+        compiler.compile_graph(graph, [x])
+    assert attempts == [False]
+
+
 def test_compiled_graph_is_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache

@@ -7,6 +7,7 @@ same graph share the result, and other processes find it in Inductor's cache on 
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,10 @@ OPTIONS: dict[str, Any] = {
     "inplace_buffers": False,  # kernels that write where they read took a third longer
 }
 
+# PyTorch 2.13 fails to analyze how some kernels on CUDA read padded, flipped weights, with this error.
+TILING_ERROR = "Expected a number but got"
+WITHOUT_TILING_ANALYSIS = {"triton.coalesce_tiling_analysis": False}
+
 _compiled: dict[Any, CompiledStep] = {}
 
 
@@ -43,6 +48,19 @@ def get_compiled(graph: fx.GraphModule, examples: Sequence[Tensor]) -> CompiledS
 
 def compile_graph(graph: fx.GraphModule, examples: Sequence[Tensor]) -> CompiledStep:
     """Compile a graph for tensors like these."""
+    gc.freeze()  # collections while compiling need not visit older objects
+    try:
+        return _compile(graph, examples, OPTIONS)
+    except Exception as error:
+        if TILING_ERROR not in str(error):
+            raise
+        return _compile(graph, examples, OPTIONS | WITHOUT_TILING_ANALYSIS)
+    finally:
+        gc.unfreeze()
+
+
+def _compile(graph: fx.GraphModule, examples: Sequence[Tensor], options: dict[str, Any]) -> CompiledStep:
+    """Compile a graph with these options of Inductor."""
     load = torch_private.load
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's deprecation warnings about itself
@@ -50,13 +68,13 @@ def compile_graph(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Compiled
         fx_graph_cse, tracing, tracing_context = load("fx_graph_cse"), load("tracing"), load("TracingContext")
         materialize.register_inductor_lowering()
 
-        def merge_and_compile(inner: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        def merge_and_compile(inner: fx.GraphModule, inputs: Any, **settings: Any) -> Any:
             # The graph is functional at this point: equal expressions have equal values and can be merged.
             merged = fx.GraphModule(inner, fx_graph_cse(inner.graph))
             merged.meta.update(inner.meta)
-            return compile_fx_inner(merged, inputs, **options)
+            return compile_fx_inner(merged, inputs, **settings)
 
-        options = OPTIONS | {"post_grad_custom_pre_pass": _version_marker()}
+        options = options | {"post_grad_custom_pre_pass": _version_marker()}
         fake_mode = load("FakeTensorMode")(shape_env=load("ShapeEnv")())  # Inductor's cache needs a shape environment
         inputs = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in examples]
         with load("inductor_config").patch(options), tracing(tracing_context(fake_mode)):
