@@ -142,6 +142,18 @@ def test_speed_of_preact_resnet18() -> None:
     assert f"The first step of phase 2 took {first:.0f} s" in sentences
 
 
+def test_stages_before_inductor() -> None:
+    stored = json.loads((ROOT / "results" / "speed" / "2026-11-19-2-cores-first-step.json").read_text())
+    rows = table_rows(speed_section("Stages of the first step before Inductor"))
+    columns = stored["before"], stored["after"]
+    assert [row[1:] for row in rows] == [
+        [f"{column['trace_s']:.1f} s" for column in columns],
+        [str(column["nodes"]) for column in columns],
+        [f"{column['aot_s']:.1f} s" for column in columns],
+        [str(column["nodes_for_inductor"]) for column in columns],
+    ]
+
+
 def test_table_of_informative_samples() -> None:
     lines = (ROOT / "results" / "review" / "informative.jsonl").read_text().splitlines()
     table = load_benchmark("informative").table([json.loads(line) for line in lines])
