@@ -23,7 +23,7 @@ from metalabelnet.review.array_samples import ArraySamples, load_samples, read_n
 from metalabelnet.review.informativeness import DEFAULT_MEASURE
 from metalabelnet.review.run_label_table import RunLabels, RunLabelTable
 from metalabelnet.review.sample_display import SampleDisplay
-from metalabelnet.run_options import DATASET_DEFAULTS, RunOptions
+from metalabelnet.run_options import DATASET_DEFAULTS, PATH_KINDS, RunOptions
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train.run_folder import RunFolder
 
@@ -218,6 +218,8 @@ def open_source(
         raise InputError(
             f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: leave it out"
         )
+    if len(Path(path).parts) > 1 and not Path(path).exists():
+        raise InputError(f"{path} does not exist: give a run folder, {PATH_KINDS}")
     if _is_folder_or_table(path):
         return _from_files(path, read_options, None, None, on_samples)
     if unused and (path in DATASET_DEFAULTS or Path(path).exists()):
