@@ -340,27 +340,36 @@ def test_reading_of_packed_images() -> None:
 def test_time_and_memory_by_number_of_classes() -> None:
     page = " ".join((ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8").split())
     lines = (ROOT / "results" / "streaming" / "many_classes.jsonl").read_text().splitlines()
-    few, many = map(json.loads, lines)
-    assert (few["classes"], many["classes"]) == (10, 1000)
+    few, many, few_x86, many_x86 = map(json.loads, lines)
+    assert (few["classes"], many["classes"]) == (few_x86["classes"], many_x86["classes"]) == (10, 1000)
     time, memory = (many[key] / few[key] for key in ("cpu_seconds", "peak_mib"))
     assert (
         f"{few['cpu_seconds']:.1f} s of CPU time and {few['peak_mib']:.0f} MiB with 10 classes, "
         f"{many['cpu_seconds']:.1f} s and {many['peak_mib']:.0f} MiB with 1,000, "
         f"so {time:.1f} times the time and {memory:.1f} times the memory"
     ) in page
+    time, memory = (many_x86[key] / few_x86[key] for key in ("cpu_seconds", "peak_mib"))
+    assert (
+        f"{few_x86['cpu_seconds']:.1f} s and {few_x86['peak_mib']:.0f} MiB, {many_x86['cpu_seconds']:.1f} s and "
+        f"{many_x86['peak_mib']:.0f} MiB, so {time:.1f} times the time and {memory:.1f} times the memory. There, the "
+        f"steps take {few_x86['cpu_seconds_of_steps']:.1f} and {many_x86['cpu_seconds_of_steps']:.1f} s"
+    ) in page
 
 
 def test_time_and_memory_by_number_of_rows() -> None:
     page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
     texts = (ROOT / "results" / "streaming" / "many_rows.jsonl").read_text().splitlines()
-    for line in map(json.loads, texts):
+    lines = [json.loads(text) for text in texts]
+    for line in lines:
         assert (line["classes"], line["epochs"]) == (1000, 1)
-        seconds = f"{line['cpu_seconds']:.1f} s | {line['cpu_seconds_of_steps']:.1f} s"
-        memory = f"{line['peak_mib']:,.0f} MiB | {line['run_folder_mib']:.0f} MiB"
-        assert f"| {line['rows']:,} | {line['clean']:,} | {seconds} | {memory} |" in page
-    few, many = (json.loads(text) for text in texts[:2])
-    assert many["rows"] == 10 * few["rows"]
-    assert round(many["cpu_seconds"] / few["cpu_seconds"]) == round(many["run_folder_mib"] / few["run_folder_mib"]) == 9
+        sizes = f"{line['rows']:,} | {line['clean']:,} | {line['batch']}"
+        seconds = f"{line['cpu_seconds']:,.0f} s | {line['cpu_seconds_of_steps']:,.0f} s"
+        memory = f"{line['peak_mib'] / 1024:.1f} GiB | {line['run_folder_mib']:,.0f} MiB"
+        assert f"| {sizes} | {seconds} | {memory} |" in page
+    few, many = (next(line for line in lines if line["rows"] == rows) for rows in (240_000, 2_400_000))
+    assert (few["clean"], few["batch"]) == (many["clean"], many["batch"])
+    time, memory = (many[key] / few[key] for key in ("cpu_seconds", "peak_mib"))
+    assert f"the CPU time grows {time:.1f} times, the memory {memory:.1f} times" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("name", ["cifar10n", "runs", "fashion_mnist"])
