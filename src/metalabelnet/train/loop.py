@@ -115,8 +115,7 @@ class TrainingLoop:
         self.best: dict[str, Any] | None = None  # the selected epoch so far
         self.soft_labels: ClassTable | None = None
         self.snapshots = Snapshots(run.snapshots, self.method.epochs)
-        self.seconds = 0.0
-        self.saved_at = ""
+        self.seconds, self.saved_at = 0.0, ""
 
     def steps(
         self,
