@@ -6,7 +6,8 @@
     python benchmarks/linear.py --show results/linear/runs.jsonl
 
 cifar10n       CIFAR-10 as embeddings, with the labels `worse_label` of CIFAR-10N; 1,000 of the training rows are clean
-               and keep their given label. FEATURES.npz is made by `metalabelnet embed cifar10 --encoder WEIGHTS`
+               and keep their given label. FEATURES.npz is made by `benchmarks/embed_cifar10.py`, or by
+               `metalabelnet embed cifar10 --encoder WEIGHTS`
 digits         scikit-learn's data set as a table of 64 columns, a third of it for testing; 100 clean rows
 fashion-mnist  pixels as a table of 784 columns: 10,000 training rows, all test rows; 1,000 clean rows
 
