@@ -257,7 +257,7 @@ def test_wrong_input() -> None:
     check_error("unknown setting of a run or of metalabelnet 'noise'", noise="uniform:0.4")
     check_error("did you mean 'metalabelnet'", method="metalabel")
     check_error("unknown method 'None'", method=None)
-    check_error(r"unknown method '\['gce'\]'", method=["gce"])
+    check_error(r"unknown method \"\['gce'\]\": did you mean 'gce'", method=["gce"])
     check_error("epochs='3': give an integer", epochs="3")
     check_error("train_set=None: give a data set of pairs", None)
     check_error(r"train_set: item 2 is torch.float32 of shape \(1, 8, 9\), but item 0", GrowingSamples())

@@ -558,12 +558,12 @@ def test_ids_with_apostrophes_are_never_confused(tmp_path: Path, capsys: Capture
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("RUN --export clean --label color", ("--label", "is a run", "omit")),
+        ("RUN --export clean --label color", ("--label", "is a run", "leave it out")),
         ("RUN --export clean --id id", ("--id", "is a run")),
         ("RUN --features width,noise", ("--features", "is a run")),
         ("RUN --image x", ("--image", "is a run")),
         ("RUN --text x", ("--text", "is a run")),
-        ("digits --export clean --label x", ("--label", "digits", "omit")),
+        ("digits --export clean --label x", ("--label", "digits", "leave it out")),
         ("RUN -o out.csv", ("-o", "--export")),
         ("RUN --drawn", ("--drawn", "--export clean")),
         ("RUN --export labels --drawn", ("--drawn", "--export clean")),
