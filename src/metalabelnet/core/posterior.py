@@ -39,23 +39,25 @@ def fit_transition_matrix(p: ClassTable, given: Tensor) -> Tensor:
     """
     classes, device = p.shape[1], given.device
     p, given = p[given >= 0], given[given >= 0]
-    T = torch.full((classes, classes), (1 - INITIAL_DIAGONAL) / max(1, classes - 1), dtype=torch.float64, device=device)
-    T.fill_diagonal_(INITIAL_DIAGONAL)
+    # Label j is a row of the transposed matrix: p_k of samples with the same label read neighboring values.
+    off_diagonal = (1 - INITIAL_DIAGONAL) / max(1, classes - 1)
+    transposed = torch.full((classes, classes), off_diagonal, dtype=torch.float64, device=device)
+    transposed.fill_diagonal_(INITIAL_DIAGONAL)
     # Sparse rows are summed by index, which is not deterministic on a GPU.
     label_sums = _dense_label_sums(p, given) if isinstance(p, Tensor) else _sparse_label_sums(p.to("cpu"), given.cpu())
     for _ in range(EM_STEPS):
-        counts = T * label_sums(T) + 1 / classes
-        T = counts / counts.sum(1, keepdim=True)
-    return T
+        counts = label_sums(transposed).mul_(transposed).add_(1 / classes)
+        transposed = counts.div_(counts.sum(0))
+    return transposed.T.contiguous()
 
 
 def _dense_label_sums(p: Tensor, given: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function T → Σ_{i: y_i = j} p_k(x_i) / s_i, (C, C); rows are sorted by given label once."""
+    """Return the function Tᵀ → Σ_{i: y_i = j} p_k(x_i) / s_i, by j and k; rows are sorted by given label once."""
     order = given.argsort(stable=True)
     groups = torch.split(p[order].double(), torch.bincount(given, minlength=p.shape[1]).tolist())
 
-    def sums(T: Tensor) -> Tensor:
-        return torch.stack([group.T @ (1 / (group @ t)) for group, t in zip(groups, T.T.contiguous(), strict=True)], 1)
+    def sums(transposed: Tensor) -> Tensor:
+        return torch.stack([group.T @ (1 / (group @ t)) for group, t in zip(groups, transposed, strict=True)])
 
     return sums
 
@@ -64,18 +66,21 @@ def _sparse_label_sums(p: TopClasses, given: Tensor) -> Callable[[Tensor], Tenso
     """Return the same function for sparse rows. A row is its rest plus what its stored values exceed the rest by."""
     classes, order = p.total, given.argsort(stable=True)
     p, given = p[order], given[order]
-    cells, excesses = p.classes.long() * classes + given[:, None], p.values - p.rest[:, None]
-    chunks = [(cells[rows], excesses[rows], p.rest[rows].double(), given[rows]) for rows in row_chunks(cells.shape)]
+    cells, excesses = p.classes.long() + classes * given[:, None], p.values - p.rest[:, None]
+    chunks = [
+        (cells[rows].flatten(), excesses[rows], p.rest[rows].double(), given[rows]) for rows in row_chunks(cells.shape)
+    ]
 
-    def sums(T: Tensor) -> Tensor:
-        matrix, column_sums = T.cpu(), T.sum(0).cpu()
+    def sums(transposed: Tensor) -> Tensor:
+        matrix = transposed.cpu()
+        label_mass = matrix.sum(1)
         stored = torch.zeros(classes * classes, dtype=torch.float64)
         rest = torch.zeros(classes, dtype=torch.float64)
         for cell, excess, r, y in chunks:
-            s = (matrix.view(-1)[cell] * excess).sum(1) + column_sums[y] * r
-            stored.index_add_(0, cell.flatten(), (excess / s[:, None]).flatten())
+            s = (matrix.view(-1).index_select(0, cell).view_as(excess) * excess).sum(1) + label_mass[y] * r
+            stored.scatter_add_(0, cell, (excess / s[:, None]).flatten())
             rest.index_add_(0, y, r / s)
-        return (stored.view(classes, classes) + rest).to(T.device)
+        return stored.view(classes, classes).add_(rest[:, None]).to(transposed.device)
 
     return sums
 
