@@ -21,9 +21,9 @@
     4. p_s for every row, by the W_k*; on texts p_n, too, by naive Bayes fitted to the same labels and folds. A second
        pool, of p_s, p_g and ℓ, and p_n, gives the final q and the corrected labels. The prior of the annotator model
        is now the classifier of step 5
-    5. W*, fitted to all rows with the final q. The classifier is the pool of W* and p_g, on texts of W* and naive Bayes
-       fitted to the final q; it is linear. Trust and bias are fitted on the clean rows, by p_s and p_g, or p_s and p_n.
-       This is Platt scaling, too: λ shrinks the logits but not the bias, which favors the more frequent class
+    5. W*, fitted to all rows with the final q; on texts naive Bayes, too. The classifier is their pool, a linear one:
+       its trust and bias are fitted on p_s and p_n of the clean rows. With p_s alone this is Platt scaling: λ shrinks
+       the logits but not the bias, which favors the more frequent class
 
 With more than 5,000 training rows, 5,000 of them decide each λ. Steps 1 to 4 then use three folds and one step of
 gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
@@ -124,14 +124,12 @@ class LinearMetaLabelNet(LogisticMethod):
         log_p = np.stack(
             [_predict_others(f, rows, log_softmax(_out_of_fold_logits(part, W)), np.mean(W, 0)) for W in students]
         )
-        with_given = np.concatenate([log_p, log_p_given[None]])
-        judges = with_given if smoothing is None else log_p
-        final_pool = fit_label_pool(judges[:, n:], f.true)
+        final_pool = fit_label_pool(log_p[:, n:], f.true)
         all_clean = np.ones(len(f.true), bool)
         # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
-        prior = log_p_given if f.annotations is None else log_softmax(final_pool.logits(judges))
+        prior = log_p_given if f.annotations is None else log_softmax(final_pool.logits(log_p))
         likelihood = label_log_likelihood(f, prior, all_clean)
-        opinions = np.concatenate([with_given, likelihood[None]])
+        opinions = np.stack([*log_p, log_p_given, likelihood])
         log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
@@ -139,10 +137,10 @@ class LinearMetaLabelNet(LogisticMethod):
         tolerance = TOLERANCE if n <= SELECTION_ROWS else CROSS_FIT_TOLERANCE
         W = fit_logistic(X, q, w, decay, start=solutions[-1], tolerance=tolerance)
         yield
-        other = first.coefficients if smoothing is None else fit_naive_bayes(X, q, w, smoothing)
-        self.set_coefficients(f, final_pool.coefficients([W, other]))
+        final = [W] if smoothing is None else [W, fit_naive_bayes(X, q, w, smoothing)]
+        self.set_coefficients(f, final_pool.coefficients(final))
         self.result = FittedLabels(
-            clean_logits=_cross_pool(f, judges[:, n:]),  # calibrated
+            clean_logits=_cross_pool(f, log_p[:, n:]),  # calibrated
             log_p=log_q,
             calibrated=True,
             soft_labels=soft_labels,
