@@ -307,6 +307,16 @@ def test_refit_head_of_small_features_is_scaled_down(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(scaled[-1].bias, ratio * refit[-1].bias)
 
 
+def test_constant_features_give_finite_weights() -> None:
+    net = net_with_small_features(bias=True)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.zero_()
+    method = build_method(UNTAUGHT, small_problem(), net)
+    method.begin_epoch(method.warmup)
+    assert all(weight.isfinite().all() for weight in method.net.parameters())
+
+
 def test_model_is_loaded_with_rows_without_true_labels() -> None:
     one = runner().advance()
     problem = small_problem()

@@ -251,7 +251,8 @@ class MetaLabelNetPlus(Method):
         classes stay, and training can continue with the same learning rate.
         """
         heads = [cast("nn.Linear", net.get_submodule(self.head)) for net in (self.net, self.classifier())]
-        scale = (MAX_HEAD_NORM_RATIO * heads[0].weight.norm() / weight.norm()).clamp_max(1.0)
+        norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)  # 0 if all features are constant
+        scale = (MAX_HEAD_NORM_RATIO * heads[0].weight.norm() / norm).clamp_max(1.0)
         for head in heads:
             if head.bias is not None:
                 head.weight.copy_(scale * weight)
