@@ -28,7 +28,9 @@ def epoch_metrics(epochs: int = 120, start: int = 44) -> list[dict[str, Any]]:
     """The metrics of each epoch, with changes of the soft labels from the start of phase 2 on."""
     history: list[dict[str, Any]] = []
     for epoch in range(epochs):
-        metrics: dict[str, Any] = {"epoch": epoch, "test_accuracy": 50 + 28 * epoch / epochs + 1 / 3}
+        accuracy = 50 + 28 * epoch / epochs + 1 / 3
+        metrics: dict[str, Any] = {"epoch": epoch, "test_accuracy": accuracy}
+        metrics |= {"clean_accuracy": accuracy + 1, "clean_loss": 1 / (1 + epoch)}
         if epoch > start:
             metrics |= {"label_change": 0.0123456789 / (1 + epoch), "label_change_std": 0.00456789123}
         history.append(metrics)

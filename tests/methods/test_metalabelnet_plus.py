@@ -70,10 +70,14 @@ def test_step_equals_the_formula(weighted: bool, sharpening: float) -> None:
     label_net, rates = one.method.label_net, one.method.rates["rate"]
     q = predict(one.method.averages["net"].net, batch.x).log_softmax(1)
     y_hat = label_net(q, rates[batch.index], batch.given).exp()
-    targets = y_hat**sharpening / (y_hat**sharpening).sum(1, keepdim=True)
+    e = rates[batch.index]
+    assert (e[batch.given < 0] == 1).all()
+    assert e.min() < 0.9
+    sharpened = y_hat ** (1 + (sharpening - 1) * e[:, None])
+    targets = sharpened / sharpened.sum(1, keepdim=True)
     c = y_hat.max(1).values
     below = torch.minimum(c - c.mean(), torch.zeros(()))
-    u = torch.exp(-2 * below**2 / ((c - c.mean()) ** 2).mean()) if weighted else torch.ones_like(c)
+    u = torch.exp(-2 * below**2 / ((c - c.mean()) ** 2).mean()) ** e if weighted else torch.ones_like(c)
     assert (u < 0.9).any() == weighted
 
     def loss_at(log_p: Any) -> Tensor:

@@ -18,7 +18,7 @@ Phase 2, on each batch:
 
     ŷ ∝ q^a π / q̄ P_φ(y | ·, x),   c ← max ŷ
     u ← exp(−2 min(c − μ_c, 0)² / σ_c²)
-    θ ← θ − SGD(∇θ ((1/N) Σ u · −Σ_k ȳ_k log p_k(x) + γ ē (1/M) Σ −log p_{y_m}(x_m))),   ȳ ∝ ŷ^s
+    θ ← θ − SGD(∇θ ((1/N) Σ u^e · −Σ_k ȳ_k log p_k(x) + γ ē (1/M) Σ −log p_{y_m}(x_m))),   ȳ ∝ ŷ^(1 + (s − 1) e)
 
     x, y      a training batch and its given labels
     x_m, y_m  a batch of the clean set
@@ -27,12 +27,13 @@ Phase 2, on each batch:
     π, q̄      class frequencies, and mean of q over training samples, after each epoch
     P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
-    ē         mean of e over the training samples, where e = 1 for those without a given label
+    e, ē      the noise rate of a training sample, 1 for those without a given label, and its mean
     s, γ      the settings `sharpening` and `clean_weight`
 
 The weights are those of SoftMatch (Chen et al. 2023, https://arxiv.org/abs/2301.10921) with statistics of the batch:
-they leave out the least certain labels, however certain the others are. The more given labels are right, the less the
-clean set is needed beside them.
+they leave out the least certain labels, however certain the others are. Sharpening and weights are for labels that the
+network generates by itself: the more likely a given label is right, the closer its soft label stays to Bayes' rule, and
+its weight to 1. The more given labels are right, the less the clean set is needed beside them.
 
 Clean samples take part in warm-up with their given labels, each as often as a training sample, so that their margins
 are like those of training samples. A clean sample without a known given label has a predicted one in place of it: the
@@ -89,10 +90,11 @@ class MetaLabelNetPlusSettings:
 
     sharpening: float = field(
         default=2.0,
-        metadata={"help": "s, exponent of the soft label; 1: the label as it is, large: its likeliest class"},
+        metadata={"help": "s, exponent of the soft label at noise rate 1 (1 at rate 0); 1: no sharpening"},
     )
     weighted: bool = field(
-        default=True, metadata={"help": "whether labels of low confidence have a lower weight; otherwise all have 1"}
+        default=True,
+        metadata={"help": "whether doubtful labels of low confidence have a lower weight; otherwise all have 1"},
     )
     clean_weight: float = field(
         default=1.0, metadata={"help": "γ, weight of the clean loss, times the mean noise rate; 0: off"}
@@ -275,11 +277,12 @@ class MetaLabelNetPlus(Method):
             loss = loss + share * loss_on(batch.clean_views, (batch.clean_given,), batch.seed + 7, _given_loss)
         else:
             log_y_hat = self._log_soft_labels(batch.x, batch.given, batch.index)
-            weight = confidence_weight(log_y_hat) if s.weighted else torch.ones_like(log_y_hat[:, 0])
-            log_targets = (s.sharpening * log_y_hat).log_softmax(1)
+            assert self.rates is not None
+            rate = self.rates["rate"][batch.index]
+            weight = confidence_weight(log_y_hat) ** rate if s.weighted else torch.ones_like(rate)
+            log_targets = ((1 + (s.sharpening - 1) * rate)[:, None] * log_y_hat).log_softmax(1)
             loss = loss_on(batch.views, (log_targets, weight), batch.seed, _soft_label_loss)
             if s.clean_weight:
-                assert self.rates is not None
                 gamma = s.clean_weight * self.rates["mean"]
                 loss = loss + gamma * loss_on(batch.clean_views, (batch.clean_y,), batch.seed + 7, _given_loss)
         apply_gradients(self.sgd, theta.values(), gradients(loss, theta).values())

@@ -8,7 +8,8 @@ Keys of a line:
     method_settings  all settings of the method
     summary          accuracies at the selected and the last epoch, the selected epoch, seconds, …; null if it failed
     failure          why there is no result (only failed runs)
-    curves           test accuracy by epoch; mean and standard deviation of the change of the soft labels (optional)
+    curves           test accuracy by epoch, and accuracy and loss on the held-out clean samples, which select the epoch
+                     (older lines: test accuracy only); mean and standard deviation of the change of the soft labels
     losses           the three losses along a step (only `fig-losses`)
     concurrent       number of runs that shared the device, this one included (only if several)
     tuned_on         the data on which the settings of the method were chosen
@@ -311,8 +312,11 @@ def result_line_from_folder(spec: RunSpec, files: RunFolder, **more: Any) -> Res
 
 
 def compact_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The curves of a run: accuracy to two decimals, change of the soft labels to three significant digits."""
-    compact: dict[str, Any] = {"test_accuracy": [_round_float(m["test_accuracy"], 2) for m in history]}
+    """The curves of a run: accuracies to two decimals, clean loss and label change to three significant digits."""
+    compact: dict[str, Any] = {
+        name: [_round_float(m[name], 2) for m in history] for name in ("test_accuracy", "clean_accuracy")
+    }
+    compact["clean_loss"] = [_three_digits(m["clean_loss"]) for m in history]
     changed = [(m["epoch"], m["label_change"], m["label_change_std"]) for m in history if "label_change" in m]
     if changed:
         epochs, means, stds = zip(*changed, strict=True)
