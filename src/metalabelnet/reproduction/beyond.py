@@ -18,10 +18,8 @@ from typing import Any
 
 PLUS = "metalabelnet-plus"
 PLUS_NOT_LEARNED = f"{PLUS}:not-learned"
-PLUS_NOT_ALIGNED = f"{PLUS}:not-aligned"
 VARIANTS: dict[str, dict[str, Any]] = {  # rows of the table that are settings of a method
     PLUS_NOT_LEARNED: {"learn": False},
-    PLUS_NOT_ALIGNED: {"align": False, "warmup_share": 0.4},  # the defaults before alignment
 }
 BASELINES = ("clean-only", "fine-tune", "metalabelnet")
 # What a person with a noisy data set and a clean set would try first.
@@ -54,7 +52,6 @@ METHODS = (
     "dmlp",
     "metalabelnet",
     PLUS_NOT_LEARNED,
-    PLUS_NOT_ALIGNED,
     PLUS,
 )
 _RATES = (0.2, 0.4, 0.6, 0.8)
