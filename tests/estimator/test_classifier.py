@@ -1,6 +1,7 @@
 """MetaLabelNetClassifier: effect of the clean set, formats of samples and labels, attributes, wrong input."""
 
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from metalabelnet import MetaLabelNetClassifier, NoCleanSetWarning
 from metalabelnet.errors import InputError
+from metalabelnet.estimator.unused_parameters import NETWORK_PARAMETERS
 from metalabelnet.labels.metrics import expected_calibration_error
 from noisy_data import blobs, digits, images
 
@@ -335,3 +337,54 @@ def test_probabilities_are_calibrated() -> None:
     few = blobs()
     with pytest.warns(NoCleanSetWarning):
         assert quick(epochs=2).fit(few.X, few.y).temperature_ == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "what", "why"),
+    [
+        (
+            "metalabelnet-plus",
+            {"epochs": 3, "lr": 0.1},
+            "epochs=3, lr=0.1 have no effect",
+            "metalabelnet-plus fits a linear layer to these samples; net='mlp' trains a network",
+        ),
+        (
+            "logistic-given",
+            {"recipe": "paper"},
+            "recipe='paper' has no effect",
+            "logistic-given fits a linear layer to these samples",
+        ),
+    ],
+)
+def test_linear_fit_names_parameters_without_effect(method: str, changes: dict[str, Any], what: str, why: str) -> None:
+    data = blobs()
+    clf = MetaLabelNetClassifier(method, random_state=0, device="cpu")
+    plain = clf.fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
+    with pytest.warns(UserWarning, match=f"^{re.escape(what)}: {re.escape(why)}$") as caught:
+        clf.set_params(**changes).fit(data.X, data.y, clean_mask=data.clean_mask)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert np.array_equal(clf.predict_proba(data.X_test), plain)
+
+
+def test_every_parameter_of_network_training_has_no_effect_in_a_linear_fit() -> None:
+    """The values differ from every default and would change the training of a network."""
+    data = blobs()
+    values = {
+        "recipe": "paper",
+        "epochs": 2,
+        "warmup": 1,
+        "batch_size": 9,
+        "lr": 0.5,
+        "lr_milestones": (1,),
+        "momentum": 0.1,
+        "weight_decay": 0.3,
+        "head": "0",
+        "execution": "eager",
+    }
+    assert set(values) == set(NETWORK_PARAMETERS)
+    clf = MetaLabelNetClassifier(random_state=0, device="cpu")
+    plain = clf.fit(data.X, data.y, clean_mask=data.clean_mask).predict_proba(data.X_test)
+    changed = MetaLabelNetClassifier(random_state=0, device="cpu", **values)
+    with pytest.warns(UserWarning, match=", ".join(f"{name}=.*" for name in values) + " have no effect: "):
+        changed.fit(data.X, data.y, clean_mask=data.clean_mask)
+    assert np.array_equal(changed.predict_proba(data.X_test), plain)

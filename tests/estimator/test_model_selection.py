@@ -16,7 +16,7 @@ from noisy_data import blobs
 
 
 def quick(**changes: Any) -> MetaLabelNetClassifier:
-    return MetaLabelNetClassifier(**{"epochs": 4, "random_state": 0, "device": "cpu", **changes})
+    return MetaLabelNetClassifier(**{"random_state": 0, "device": "cpu", **changes})
 
 
 def folds(clean_mask: np.ndarray, y: np.ndarray) -> list[Any]:
@@ -90,7 +90,7 @@ def test_grid_search_over_methods_and_settings() -> None:
         {"method": ["gce", "fine-tune"]},
     ]
     with config_context(enable_metadata_routing=True):
-        clf = quick().set_fit_request(clean_mask=True)
+        clf = quick(epochs=4).set_fit_request(clean_mask=True)
         search = GridSearchCV(clf, grid, cv=folds(data.clean_mask, data.y), error_score="raise")
         search.fit(data.X, data.y, clean_mask=data.clean_mask)
     assert len(search.cv_results_["params"]) == 4
@@ -100,7 +100,7 @@ def test_grid_search_over_methods_and_settings() -> None:
 
 def test_clone() -> None:
     data = blobs()
-    clf = quick(settings={"sharpening": 1.5}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
+    clf = quick(epochs=4, settings={"sharpening": 1.5}, net=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)))
     clf.fit(data.X, data.y, clean_mask=data.clean_mask)
     other = clone(clf)
     assert not hasattr(other, "model_")
@@ -114,7 +114,7 @@ def test_pandas_data_frame() -> None:
     X = pandas.DataFrame(data.X, columns=list("abcde"))
     y = pandas.Series(np.array(["x", "y", "z"])[data.y]).astype("string")
     y[np.flatnonzero(~data.clean_mask)[:3]] = pandas.NA
-    clf = quick(epochs=2).fit(X, y, clean_mask=pandas.Series(data.clean_mask))
+    clf = quick().fit(X, y, clean_mask=pandas.Series(data.clean_mask))
     assert clf.feature_names_in_.tolist() == list("abcde")
     assert set(clf.predict(X)) <= {"x", "y", "z"}
     assert len(clf.classes_) == 3

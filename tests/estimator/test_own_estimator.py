@@ -237,7 +237,7 @@ def test_only_clean_and_unlabeled_samples() -> None:
 
 def test_fit_again_without_estimator() -> None:
     data = blobs()
-    clf = naive_bayes(epochs=2, device="cpu").fit(data.X, data.y, clean_mask=data.clean_mask)
+    clf = naive_bayes(device="cpu").fit(data.X, data.y, clean_mask=data.clean_mask)
     clf.set_params(estimator=None).fit(data.X, data.y, clean_mask=data.clean_mask)
     assert hasattr(clf, "model_")
     assert not hasattr(clf, "estimator_")
@@ -262,3 +262,12 @@ def test_wrong_input() -> None:
         naive_bayes().fit(data.X, data.y, clean_mask=data.clean_mask & (data.y != 2))
     with pytest.raises(ValueError, match="NaN"):
         naive_bayes().fit(np.where(data.X > 5, np.nan, data.X), data.y, clean_mask=data.clean_mask)
+
+
+def test_parameters_of_networks_have_no_effect() -> None:
+    data = blobs()
+    clf = naive_bayes(epochs=2, standardize=False, random_state=0, device="cpu")
+    sentence = "epochs=2, standardize=False have no effect: GaussianNB is fitted in place of a network"
+    with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}$") as caught:
+        clf.fit(data.X, data.y, clean_mask=data.clean_mask)
+    assert [warning.filename for warning in caught] == [__file__]

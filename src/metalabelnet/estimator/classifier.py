@@ -32,6 +32,7 @@ from metalabelnet.estimator.input_validation import (
 )
 from metalabelnet.estimator.own_estimator import fit_estimator, predict_estimator
 from metalabelnet.estimator.run_parameters import build_run
+from metalabelnet.estimator.unused_parameters import warn_of_linear_fit
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import train
 from metalabelnet.train.in_memory import check_net, prepare_in_memory
@@ -51,8 +52,9 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     to float32. Sparse tables are accepted by methods that fit a linear layer (`metalabelnet-plus`, `logistic-given`, …)
     and with an `estimator` that accepts them; they are not standardized. `metalabelnet-plus` uses naive Bayes, too, for
     sparse tables without negative values, such as counts or TF-IDF. Where a linear layer is fitted, the parameters of
-    network training (`epochs`, `lr`, `recipe`, …) have no effect. For tables with a named network, predictions are
-    computed in float64 on the CPU, so that the prediction of a sample does not depend on the other samples of the call.
+    network training (`epochs`, `lr`, `recipe`, …) have no effect, and `fit` warns where they are set. For tables with a
+    named network, predictions are computed in float64 on the CPU, so that the prediction of a sample does not depend on
+    the other samples of the call.
 
     Parameters
     ----------
@@ -143,7 +145,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     >>> X = rng.normal(size=(300, 2)) + 6 * y[:, None]
     >>> clean_mask = np.arange(300) < 40
     >>> noisy = np.where(~clean_mask & (rng.random(300) < 0.3), 1 - y, y)
-    >>> clf = MetaLabelNetClassifier(epochs=5, random_state=0, device="cpu").fit(X, noisy, clean_mask=clean_mask)
+    >>> clf = MetaLabelNetClassifier(random_state=0, device="cpu").fit(X, noisy, clean_mask=clean_mask)
     >>> clf.predict([[0.0, 0.0], [6.0, 6.0]]).tolist()
     [0, 1]
     >>> bool((clf.labels_ == y).mean() > 0.95)
@@ -260,6 +262,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         run = build_run(self, int((given != UNLABELED).sum()))
         train_rows, clean_set, clean_in_train = split_clean(rows, mask)
         prepared = prepare_in_memory(run, train_rows, clean_set, clean_in_train=clean_in_train)
+        warn_of_linear_fit(self, prepared)
         net = self._build_net(run.seed)
         if net is not None:
             check_net(net, prepared)

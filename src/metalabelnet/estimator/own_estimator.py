@@ -16,6 +16,7 @@ from metalabelnet.estimator.annotation_input import read_annotated_labels
 from metalabelnet.estimator.input_validation import read_clean_mask, read_labels, read_table
 from metalabelnet.estimator.run_parameters import seed_from
 from metalabelnet.estimator.soft_label_fit import fit_soft_labels
+from metalabelnet.estimator.unused_parameters import warn_of_estimator
 from metalabelnet.estimator.weighted_rows import weight_parameter
 from metalabelnet.labels.correction import decide_labels
 from metalabelnet.train.in_memory import NoCleanSetWarning, check_every_class
@@ -31,6 +32,7 @@ METHOD = "metalabelnet-plus"  # whose label model the classifier is fitted with
 def fit_estimator(clf: MetaLabelNetClassifier, X: Any, y: Any, clean_mask: Any, annotations: Any) -> None:
     """Fit `estimator` to soft labels and set the attributes of the fitted `clf`."""
     estimator = _seeded_clone(clf)
+    warn_of_estimator(clf)
     x = read_table(clf, X, reset=True)
     if annotations is None:
         given, clf.classes_ = read_labels(y, type(clf).__name__)
