@@ -32,7 +32,7 @@ COUNTS = {
     "differences": 10,
     "fig-losses": 1,
     "cifar10n": 14 * 3,
-    "beyond": 29 * 44 * 5,
+    "beyond": 28 * 44 * 5,
     "beyond-ablation": 8 * 4 * 3,
     "beyond-clean-given": 2 * 4 * 5,
     "beyond-unlabeled": 2 * 2 * 2,
