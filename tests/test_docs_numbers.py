@@ -173,8 +173,8 @@ def test_cost_of_clothing1m() -> None:
     text = " ".join(page.split())
     assert f"{compiled['ms']:.1f} ms and {compiled['MiB'] / 1024:.1f} GiB for a compiled step with 32 rows" in text
     assert f"{eager['ms']:.1f} ms and {eager['MiB'] / 1024:.1f} GiB for an eager step by double backward" in text
-    assert f"{cost.decoded_per_second():.0f} JPEG files of 92 kB decoded per second" in text
-    assert f"With 16 of them a step takes {1000 * 64 / 16 / cost.decoded_per_second():.0f} ms" in text
+    assert f"{cost.decoded_per_second():.0f} JPEG files of 92 kB decoded per second of CPU time" in text
+    assert f"With 4 of them the images of a step would take {1000 * 64 / 4 / cost.decoded_per_second():.0f} ms" in text
 
 
 def test_counted_traffic_follows_the_formula() -> None:
@@ -358,6 +358,44 @@ def test_reading_of_packed_images() -> None:
     assert len(rows) == len(stored) == 5
     for name, number in rows:
         assert number == f"{float(f'{stored[name]:.2g}'):,.0f}"
+
+
+def test_steps_from_packed_photos() -> None:
+    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    cold, m = map(json.loads, (ROOT / "results" / "streaming" / "h200.jsonl").read_text().splitlines())
+    section = page.partition("### Steps from packed photos")[2].partition("###")[0]
+    text = " ".join(section.split())
+    for name, row in zip(("on the device", "from the pack"), table_rows(section), strict=True):
+        assert row[1:] == [f"{m[key]['ms']:.2f} ms" for key in (name, f"{name}, again")]
+    pack, batch = m["from the pack"], int(m["settings"]["batch"])
+    used = 2 * batch / (pack["ms"] / 1000)
+    packing, supply = m["packing"], m["supply without steps"]["images_per_second"]
+    gib = {name: pack[f"{name} MiB"] / 1024 for name in ("process", "decoding", "compiling")}
+    cores, own, caches = (
+        pack["cores busy, workers"],
+        pack["cores busy, process"],
+        "first step, compiled beside packing, seconds",
+    )
+    for fact in (
+        f"one H200 with {m['cores']} cores",
+        f"commit {m['commit'][:7]}, PyTorch {m['versions']['torch'][:4]}",
+        f"uses {batch} noisy and {batch} clean images",
+        f"medians of five times {int(m['settings']['steps']) // int(m['settings']['repeats'])} steps",
+        f"{packing['images']:,} synthetic JPEG files of {packing['bytes_per_image'] / 1000:.0f} kB with 640×480 pixels",
+        f"of {packing['distinct scenes']:,} scenes",
+        f"takes {m['ratio']:.2f} times as long",
+        f"supply {supply:,.0f} images per second, and the steps use {used:,.0f}",
+        f"{cores:.1f} cores busy**, which is {used / cores:.0f} images per second of CPU time",
+        f"keeps {own:.1f} cores busy",
+        f"Memory of the host: {sum(gib.values()):.1f} GiB**",
+        f"{gib['process']:.1f} GiB for the process, {gib['decoding']:.1f} GiB for the processes that decode",
+        f"{gib['compiling']:.1f} GiB for those of PyTorch",
+        f"{cold['packing']['packing_per_second']:,.0f} images per second, beside",
+        f"took {cold[caches]:.0f} s with empty caches of the compiler, and {m[caches]:.0f} s with",
+    ):
+        assert fact in text
+    assert pack["ms"] < 1.1 * m["on the device"]["ms"]
+    assert sum(gib.values()) < 4
 
 
 def test_time_and_memory_by_number_of_classes() -> None:

@@ -61,3 +61,10 @@ def test_class_order_is_preserved() -> None:
         assert torch.equal(p.argsort(1), logits.argsort(1))
         torch.testing.assert_close(p.sum(1), torch.ones(100, dtype=p.dtype))
     torch.testing.assert_close(softmax_at_temperature(logits, 1.0), logits.softmax(1))
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = draw_labels(500, 1.7)
+    whole = fit_temperature(logits, labels)
+    monkeypatch.setattr("metalabelnet.core.calibration.MAX_VALUES_IN_CACHE", 35)  # 7 rows; the last block has 3
+    assert fit_temperature(logits, labels) == whole

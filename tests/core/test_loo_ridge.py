@@ -107,3 +107,14 @@ def test_constant_features_and_perfect_features() -> None:
     one_hot_features = fit(one_hot(y, CLASSES).double(), y)
     assert one_hot_features.variance == MIN_VARIANCE
     assert (one_hot_features.logits(one_hot(y, CLASSES).double(), y).argmax(1) == y).all()
+
+
+def test_sums_by_class_equal_products_with_one_hot_labels() -> None:
+    (v, y), classes = data(200), 300
+    y = torch.where(torch.arange(200) % 7 == 0, -1, 50 * y + torch.arange(200))  # many classes, some samples unlabeled
+    moments = RidgeMoments(v.shape[1], classes, v.device)
+    for part in (slice(0, 90), slice(90, None)):
+        moments.add(v[part], y[part])
+    v, e = v[y >= 0], one_hot(y[y >= 0], classes).double()
+    assert torch.equal(moments.e, e.sum(0))
+    torch.testing.assert_close(moments.ve, v.T @ e, rtol=1e-12, atol=1e-12)

@@ -2,9 +2,12 @@
 
 import math
 
+import pytest
 import torch
+from torch import Tensor
 
 from metalabelnet.core.posterior import (
+    LastTransitionMatrix,
     clean_confidence_gap,
     fit_transition_matrix,
     mix_in_confusion,
@@ -92,3 +95,21 @@ def test_confusion_is_mixed_in() -> None:
     T = mix_in_confusion(torch.eye(3).double(), p, 0.1)
     torch.testing.assert_close(T[:2], torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]]).double())
     torch.testing.assert_close(T[2], torch.tensor([0.0, 0.0, 0.9]).double())  # no confusion
+
+
+def test_last_transition_matrix_is_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits: list[Tensor] = []
+
+    def fit(p: Tensor, given: Tensor) -> Tensor:
+        fits.append(p)
+        return fit_transition_matrix(p, given)
+
+    monkeypatch.setattr("metalabelnet.core.posterior.fit_transition_matrix", fit)
+    p, given, last = torch.rand(30, 4).softmax(1), torch.arange(30) % 4, LastTransitionMatrix()
+    for _ in range(2):
+        assert torch.equal(last(p, given), fit_transition_matrix(p, given))
+    assert len(fits) == 1
+    other, fewer = p.flip(1), torch.where(given == 0, -1, given)
+    for arguments in ((other, given), (other, fewer), (p, given)):
+        assert torch.equal(last(*arguments), fit_transition_matrix(*arguments))
+    assert len(fits) == 4

@@ -172,3 +172,22 @@ def test_state_of_a_table_is_checked() -> None:
             check_table(state | {name: value}, (12, CLASSES), "table")
     with pytest.raises(InputError, match="table is a Tensor, not a dict"):
         check_table(p, (12, CLASSES), "table")
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables have the same bytes however many rows are held as a plain tensor at a time; the fit adds the same rows."""
+    (p, given), (other, _) = draw(300), draw(301)
+    other, logits = other[1:], p.log()
+
+    def results() -> list[Tensor]:
+        a, b = sparse(p, given), sparse(other, given)
+        scaled, total = LogitChunks(lambda: iter(logits.split(70)), given).softmax(1.3), add_probabilities(a, b, given)
+        tables = [table for table in (a, scaled, total) if isinstance(table, TopClasses)]
+        values = [value for table in tables for value in (table.values, table.classes, table.rest)]
+        return [*values, mean_abs_difference(a, b), fit_transition_matrix(a, given), mix_in_confusion(p.T @ p, a, 0.1)]
+
+    monkeypatch.setattr("metalabelnet.core.top_classes.MAX_VALUES_PER_CHUNK_ON_CPU", 1 << 20)
+    whole = results()
+    monkeypatch.setattr("metalabelnet.core.top_classes.MAX_VALUES_PER_CHUNK_ON_CPU", 11 * CLASSES)
+    assert len(whole) == 12
+    assert all(torch.equal(a, b) for a, b in zip(whole, results(), strict=True))

@@ -32,15 +32,19 @@ class RidgeMoments:
             return torch.zeros(*shape, dtype=torch.float64, device=device)
 
         self.count, self.classes = 0, classes
-        self.v, self.vv, self.e, self.ve = zeros(width), zeros(width, width), zeros(classes), zeros(width, classes)
+        self.v, self.vv, self.e, self.ve = zeros(width), zeros(width, width), zeros(classes), zeros(classes, width).T
 
     def add(self, v: Tensor, y: Tensor) -> None:
         """Add features (N, d) with labels (N,); samples with label −1 are ignored."""
         v, y = v[y >= 0].double(), y[y >= 0]
-        e = functional.one_hot(y, self.classes).double()
         self.count += len(y)
         self.v += v.sum(0)
         self.vv += v.T @ v
+        if v.device.type == "cpu":  # not on a GPU, which would add in any order
+            self.e += torch.bincount(y, minlength=self.classes)
+            self.ve.T.index_add_(0, y, v)  # in the layout of a table of classes × features
+            return
+        e = functional.one_hot(y, self.classes).double()
         self.e += e.sum(0)
         self.ve += v.T @ e
 

@@ -13,16 +13,16 @@ or on clean samples (`clean_confidence_gap`). If q accepts wrong labels, p appea
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING, overload
+import weakref
+from collections.abc import Callable
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from metalabelnet.core.top_classes import ClassTable, TopClasses, row_chunks, value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EM_STEPS = 30
 INITIAL_DIAGONAL = 0.7  # share of correct labels that expectation-maximization starts from
@@ -51,6 +51,22 @@ def fit_transition_matrix(p: ClassTable, given: Tensor) -> Tensor:
     return transposed.T.contiguous()
 
 
+TransitionMatrixFit = Callable[[ClassTable, Tensor], Tensor]
+
+
+class LastTransitionMatrix:
+    """`fit_transition_matrix` that stores the last T, and returns it if it is asked for the same p and labels again."""
+
+    def __init__(self) -> None:
+        self._last: tuple[weakref.ref[Tensor | TopClasses], weakref.ref[Tensor], Tensor] | None = None
+
+    def __call__(self, p: ClassTable, given: Tensor) -> Tensor:
+        """Return T."""
+        if self._last is None or self._last[0]() is not p or self._last[1]() is not given:
+            self._last = weakref.ref(p), weakref.ref(given), fit_transition_matrix(p, given)
+        return self._last[2]
+
+
 def _dense_label_sums(p: Tensor, given: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the function Tᵀ → Σ_{i: y_i = j} p_k(x_i) / s_i, by j and k; rows are sorted by given label once."""
     order = given.argsort(stable=True)
@@ -68,13 +84,15 @@ def _sparse_label_sums(p: TopClasses, given: Tensor) -> Callable[[Tensor], Tenso
     p, given = p[order], given[order]
     cells, excesses = p.classes.long() + classes * given[:, None], p.values - p.rest[:, None]
     chunks = [
-        (cells[rows].flatten(), excesses[rows], p.rest[rows].double(), given[rows]) for rows in row_chunks(cells.shape)
+        (cells[rows].flatten(), excesses[rows], p.rest[rows].double(), given[rows])
+        for rows in row_chunks(cells.shape, cells.device)
     ]
+    buffers = itertools.cycle([torch.empty(classes * classes, dtype=torch.float64) for _ in range(2)])
 
     def sums(transposed: Tensor) -> Tensor:
         matrix = transposed.cpu()
         label_mass = matrix.sum(1)
-        stored = torch.zeros(classes * classes, dtype=torch.float64)
+        stored = next(buffers).zero_()  # not the one that holds `transposed`
         rest = torch.zeros(classes, dtype=torch.float64)
         for cell, excess, r, y in chunks:
             s = (matrix.view(-1).index_select(0, cell).view_as(excess) * excess).sum(1) + label_mass[y] * r
@@ -151,7 +169,7 @@ def _sparse_products(p: TopClasses) -> Tensor:
     p = p[:: max(1, math.ceil(len(p) * k * k / MAX_PRODUCTS_OF_CONFUSION))].to("cpu")
     products = torch.zeros(p.total * p.total, dtype=torch.float64)
     with_rest = torch.zeros(p.total, dtype=torch.float64)
-    for rows in row_chunks((len(p), k * k)):
+    for rows in row_chunks((len(p), k * k), p.device):
         part = p[rows].double()
         c, excess = part.classes.long(), part.values - part.rest[:, None]
         cells = c[:, :, None] * p.total + c[:, None, :]

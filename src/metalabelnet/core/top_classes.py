@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TOP_CLASSES = 32
 MAX_DENSE_CLASSES = 128  # up to here tables are plain tensors
 MAX_VALUES_PER_CHUNK = 1 << 20  # rows × classes that are held as a plain tensor at a time
+# On a CPU they stay in its cache, and below the size for which each tensor takes new pages from the system.
+MAX_VALUES_PER_CHUNK_ON_CPU = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class TopClasses:
     def dtype(self) -> torch.dtype:
         """The dtype of the values."""
         return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the values."""
+        return self.values.device
 
     @property
     def others(self) -> int:
@@ -128,8 +135,10 @@ class LogitChunks:
         """Return the probabilities of the logits divided by t. All that are stored are exact."""
         tables, start = [], 0
         for logits in self:
-            p, given = torch.softmax(logits / t, 1), self._given[start : start + len(logits)]
-            tables.append(top_probabilities(p.to(dtype or p.dtype), given))
+            given = self._given[start : start + len(logits)]
+            for rows in row_chunks(logits.shape, logits.device):
+                p = torch.softmax(logits[rows] / t, 1)
+                tables.append(top_probabilities(p.to(dtype or p.dtype), given[rows]))
             start += len(logits)
         return concat(tables)
 
@@ -139,7 +148,7 @@ def top_probabilities(p: ClassTable, given: Tensor) -> ClassTable:
     if isinstance(p, TopClasses) or p.shape[1] <= MAX_DENSE_CLASSES:
         return p
     parts = []
-    for rows in row_chunks(p.shape):
+    for rows in row_chunks(p.shape, p.device):
         values, classes = _largest(p[rows], given[rows])
         rest = p[rows].scatter(1, classes, 0.0).sum(1) / (p.shape[1] - TOP_CLASSES)
         parts.append(TopClasses(values, classes.int(), rest, p.shape[1]))
@@ -159,14 +168,16 @@ def add_probabilities(a: ClassTable, b: ClassTable, given: Tensor) -> ClassTable
         assert isinstance(a, Tensor)
         assert isinstance(b, Tensor)
         return a + b
-    return concat([top_probabilities(a[rows].dense() + b[rows].dense(), given[rows]) for rows in row_chunks(a.shape)])
+    chunks = row_chunks(a.shape, a.device)
+    return concat([top_probabilities(a[rows].dense() + b[rows].dense(), given[rows]) for rows in chunks])
 
 
 def mean_abs_difference(a: ClassTable, b: ClassTable) -> Tensor:
     """Return the mean over classes of |a − b|, of each row."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return (a - b).abs().double().mean(1)
-    return torch.cat([(dense(a[rows]) - dense(b[rows])).abs().double().mean(1) for rows in row_chunks(a.shape)])
+    chunks = row_chunks(a.shape, a.device)
+    return torch.cat([(dense(a[rows]) - dense(b[rows])).abs().double().mean(1) for rows in chunks])
 
 
 def dense(table: ClassTable) -> Tensor:
@@ -194,9 +205,10 @@ def value_at(table: ClassTable, label: Tensor) -> Tensor:
     return table.gather(1, label[:, None])[:, 0] if isinstance(table, Tensor) else table.at(label)
 
 
-def row_chunks(shape: Sequence[int]) -> Iterator[slice]:
-    """Yield slices of rows, each of which is small as a plain tensor."""
-    rows, size = shape[0], max(1, MAX_VALUES_PER_CHUNK // shape[1])
+def row_chunks(shape: Sequence[int], device: torch.device) -> Iterator[slice]:
+    """Yield slices of rows, each of which is small as a plain tensor on this device."""
+    values = MAX_VALUES_PER_CHUNK_ON_CPU if device.type == "cpu" else MAX_VALUES_PER_CHUNK
+    rows, size = shape[0], max(1, values // shape[1])
     yield from (slice(start, start + size) for start in range(0, max(rows, 1), size))
 
 

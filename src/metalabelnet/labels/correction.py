@@ -60,12 +60,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from metalabelnet.core.posterior import fit_transition_matrix, mix_in_confusion, posterior, posterior_confidence_gap
+from metalabelnet.core.posterior import mix_in_confusion, posterior, posterior_confidence_gap
 from metalabelnet.labels.snapshots import calibrated_distribution, given_probability, is_lower, log_mean, safe_log
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from metalabelnet.core.posterior import TransitionMatrixFit
     from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.labels.snapshots import CleanLabels, LabelDistribution, Snapshots
 
@@ -128,27 +129,29 @@ def correct_labels(
         chosen = snapshots.refit
     evaluated = clean.rows_evaluated_by(chosen)
     if not evaluated.has_enough_labeled:
-        return _posterior_if_consistent(chosen, snapshots.refit, given, clean), suspicion
+        return _posterior_if_consistent(chosen, snapshots, given, clean), suspicion
     if snapshots.refit is None:
         return chosen, suspicion
-    q = _posterior_of_refit(snapshots.refit, given, evaluated)
+    q = _posterior_of_refit(snapshots.refit, snapshots, given, evaluated)
     labeled = evaluated.labeled
     return (q if is_lower(q.losses[labeled], chosen.losses[labeled]) else chosen), suspicion
 
 
-def _posterior_of_refit(refit: LabelDistribution, given: Tensor, clean: CleanLabels) -> LabelDistribution:
+def _posterior_of_refit(
+    refit: LabelDistribution, snapshots: Snapshots, given: Tensor, clean: CleanLabels
+) -> LabelDistribution:
     """Return q of p_F for the training rows and these clean rows; t is fitted again if p_F was fitted on more."""
     if (n := len(clean.true)) < len(refit.clean_p):
         refit = calibrated_distribution(log_mean(refit.p, 1), safe_log(refit.clean_p[:n]), clean.true, refit.epochs)
         refit = refit._replace(is_refit=True)
-    T = fit_transition_matrix(refit.p, given)
+    T = snapshots.fit_transition_matrix(refit.p, given)
     q = posterior(refit.clean_p, clean.given, T)
     losses = functional.nll_loss(safe_log(q.double()), clean.true, reduction="none")
     return refit._replace(p=posterior(refit.p, given, T), clean_p=q, losses=losses, uses_given=True)
 
 
 def _posterior_if_consistent(
-    chosen: LabelDistribution, refit: LabelDistribution | None, given: Tensor, clean: CleanLabels
+    chosen: LabelDistribution, snapshots: Snapshots, given: Tensor, clean: CleanLabels
 ) -> LabelDistribution:
     """Return q of p if its confidence gap agrees with that on clean rows, else p.
 
@@ -158,12 +161,12 @@ def _posterior_if_consistent(
     labeled = given >= 0
     if not labeled.any():
         return chosen
-    gap = clean.confidence_gap(chosen)
+    gap, refit, fit = clean.confidence_gap(chosen), snapshots.refit, snapshots.fit_transition_matrix
     if gap is None and refit is not None and len(refit.losses) > len(chosen.losses):
-        refit_T = _consistent_transition_matrix(clean.confidence_gap(refit), refit.p, given)
+        refit_T = _consistent_transition_matrix(clean.confidence_gap(refit), refit.p, given, fit)
         if refit_T is not None:
             gap = posterior_confidence_gap(posterior(refit.p, given, refit_T)[labeled], chosen.p[labeled])
-    T = _consistent_transition_matrix(gap, chosen.p, given)
+    T = _consistent_transition_matrix(gap, chosen.p, given, fit)
     if T is None:
         return chosen
     mixed = mix_in_confusion(T, chosen.p, CONFUSION_SHARE)
@@ -171,10 +174,12 @@ def _posterior_if_consistent(
     return chosen._replace(p=posterior(chosen.p, given, mixed), clean_p=clean_q, uses_given=True)
 
 
-def _consistent_transition_matrix(gap: float | None, p: ClassTable, given: Tensor) -> Tensor | None:
+def _consistent_transition_matrix(
+    gap: float | None, p: ClassTable, given: Tensor, fit: TransitionMatrixFit
+) -> Tensor | None:
     """Return T if the confidence gap of p according to its posterior is close to `gap`, else None."""
     if gap is None:
         return None
-    T, labeled = fit_transition_matrix(p, given), given >= 0
+    T, labeled = fit(p, given), given >= 0
     posterior_gap = posterior_confidence_gap(posterior(p, given, T)[labeled], p[labeled])
     return T if abs(posterior_gap - gap) <= MAX_GAP_DIFFERENCE else None

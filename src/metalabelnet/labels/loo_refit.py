@@ -16,7 +16,7 @@ import torch
 
 from metalabelnet.core.loo_ridge import RidgeMoments
 from metalabelnet.core.projection import find_projection
-from metalabelnet.core.top_classes import LogitChunks
+from metalabelnet.core.top_classes import LogitChunks, row_chunks
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.streamed_tensor import StreamedTensor
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from metalabelnet.core.loo_ridge import RidgeHead
     from metalabelnet.data import Rows
     from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.methods import Method
@@ -83,5 +84,12 @@ def loo_logits(method: Method, train: Rows, clean: Sequence[Rows]) -> tuple[Logi
     for v, y in labeled_features():
         moments.add(v, y)
     head = moments.fit()
-    train_logits = LogitChunks(lambda: (head.logits(v, y) for v, y in labeled_features()), train.given)
+    train_logits = LogitChunks(lambda: _logits_in_chunks(head, labeled_features()), train.given)
     return train_logits, torch.cat([head.logits(v) for rows in clean for v in features(rows.x)])
+
+
+def _logits_in_chunks(head: RidgeHead, features: Iterator[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+    """Yield the logits of labeled features, of a few rows at a time where there are many classes."""
+    for v, y in features:
+        for rows in row_chunks((len(v), len(head.bias)), v.device):
+            yield head.logits(v[rows], y[rows])

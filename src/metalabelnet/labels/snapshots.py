@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.calibration import fit_temperature, softmax_at_temperature
-from metalabelnet.core.posterior import clean_confidence_gap, fit_transition_matrix, posterior
+from metalabelnet.core.posterior import LastTransitionMatrix, clean_confidence_gap, fit_transition_matrix, posterior
 from metalabelnet.core.state_check import check_float, check_int, check_keys, check_tensor
 from metalabelnet.core.top_classes import (
     ClassTable,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from metalabelnet.core.posterior import TransitionMatrixFit
     from metalabelnet.data import Rows
     from metalabelnet.data.problem import Problem
     from metalabelnet.engine import Engine
@@ -165,13 +166,14 @@ def suspicion_scale(n: int) -> float:
     return max(math.sqrt(n), n / CORRELATED_CLEAN_SAMPLES)
 
 
-def expected_given_accuracy(p: ClassTable, given: Tensor) -> float:
+def expected_given_accuracy(p: ClassTable, given: Tensor, fit: TransitionMatrixFit = fit_transition_matrix) -> float:
     """Return the share of given labels that are correct by q: the mean of q_y. `p` must not depend on `given`."""
-    labeled = given >= 0
+    all_rows, labeled = (p, given), given >= 0
     p, given = p[labeled], given[labeled]
     step = max(1, math.ceil(p.numel() / MAX_VALUES_FOR_GIVEN_ACCURACY))
     p, given = p[::step], given[::step]
-    return float(given_probability(posterior(p, given, fit_transition_matrix(p, given)), given).double().mean())
+    T = fit(*all_rows) if step == 1 else fit_transition_matrix(p, given)  # rows without a label change nothing
+    return float(given_probability(posterior(p, given, T), given).double().mean())
 
 
 def is_memorized(p: ClassTable, given: Tensor, given_accuracy: float) -> bool:
@@ -252,6 +254,7 @@ class Snapshots:
         self.log_given_sum: Tensor | None = None  # Σ_E w_E log p_E,y, where the mean of lowest loss has weight 1
         self.weight_sum = 0.0  # Σ_E w_E
         self.given_accuracy: float | None = None  # share of given labels that are correct by q
+        self.fit_transition_matrix = LastTransitionMatrix()  # of p_F, which is used twice; not part of the state
 
     def is_due(self, epoch: int) -> bool:
         """Return whether this epoch takes a snapshot."""
@@ -298,7 +301,7 @@ class Snapshots:
         on_all_rows = refit(labels.true) if has_more_rows else self.best
         can_evaluate = labels.has_enough_labeled or (has_more_rows and labels.confidence_gap(on_all_rows) is not None)
         self.refit = on_all_rows if problem.has_clean_set and can_evaluate else None
-        self.given_accuracy = expected_given_accuracy(self.best.p, problem.train.given)
+        self.given_accuracy = expected_given_accuracy(self.best.p, problem.train.given, self.fit_transition_matrix)
         self.add_given_probability(given_probability(self.best.p, problem.train.given), self.best.losses)
 
     def add_given_probability(self, p_y: Tensor, losses: Tensor) -> None:

@@ -39,7 +39,7 @@ from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.core.label_net import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
-from metalabelnet.core.top_classes import concat, top_probabilities
+from metalabelnet.core.top_classes import concat, row_chunks, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.streamed_tensor import StreamedTensor
@@ -144,7 +144,9 @@ class MetaLabelNet(Method):
             return None
         tables, start = [], 0
         for v in self._train_features():
-            tables.append(top_probabilities(predict(self.phase2.m, v).exp(), self.task.train.given[start:][: len(v)]))
+            log_y_hat, given = predict(self.phase2.m, v), self.task.train.given[start : start + len(v)]
+            blocks = row_chunks(log_y_hat.shape, log_y_hat.device)
+            tables += [top_probabilities(log_y_hat[rows].exp(), given[rows]) for rows in blocks]
             start += len(v)
         return concat(tables)
 
