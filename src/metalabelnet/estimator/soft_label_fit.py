@@ -31,7 +31,8 @@ from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.noise_counts import log_likelihood, with_missing_column
 from metalabelnet.core.transition_matrix import estimate_transitions
 from metalabelnet.estimator.weighted_rows import FittedRows, fit_rows
-from metalabelnet.methods.fixed_features import FOLDS, stratified_folds
+from metalabelnet.methods.content_order import content_rank
+from metalabelnet.methods.fixed_features import FOLDS, all_folds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,15 +108,15 @@ def fit_soft_labels(estimator: Any, X: Any, given: Labels, clean: Mask, classes:
     n = int((~clean).sum())
     true, ordered = given[order[n:]], given[order].copy()
     folds = max(2, min(FOLDS, len(true) or len(given)))
-    fold = np.concatenate([stratified_folds(ordered[:n], folds), stratified_folds(true, folds)])
+    X = X if (order == np.arange(len(order))).all() else _safe_indexing(X, order)
     ordered[n:] = -1
     rows = _Rows(
         estimator=estimator,
-        X=X if (order == np.arange(len(order))).all() else _safe_indexing(X, order),
+        X=X,
         given=ordered,
         true=true,
         classes=classes,
-        fold=fold,
+        fold=all_folds(ordered[:n], true, content_rank(X, ordered), folds),
         folds=folds,
     )
     log_p_given = _cross_fit_given(rows)

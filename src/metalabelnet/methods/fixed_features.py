@@ -14,6 +14,7 @@ from metalabelnet.core.annotations import Annotations
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
+from metalabelnet.methods.content_order import content_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,6 +49,9 @@ class FixedFeatures:
         (n + m,) given labels; −1: none.
     true : ndarray
         (m,) labels of the clean rows.
+    rank : ndarray
+        (n + m,) numbers that sort the rows by content (`methods/content_order.py`). Where rows are chosen, or divided
+        into folds, they are taken in this order, so that the order in which they came changes nothing.
     fold : ndarray
         (n + m,) fold of each row, 0 to `folds` − 1. Every fold has about the same share of each label.
     folds : int
@@ -65,6 +69,7 @@ class FixedFeatures:
     X: Any
     given: Labels
     true: Labels
+    rank: Labels
     fold: Labels
     folds: int
     classes: int
@@ -108,13 +113,14 @@ class FixedFeatures:
         The training rows are at regular intervals in the order of their given labels, so that labels keep their shares.
         """
         count = min(max_rows, self.n)
-        order = np.argsort(self.given[: self.n], kind="stable")
+        order = np.lexsort((self.rank[: self.n], self.given[: self.n]))
         train = np.sort(order[np.arange(count) * self.n // count])
         rows = np.concatenate([train, np.arange(self.n, len(self.given))])
-        fold = np.concatenate([stratified_folds(self.given[train], folds), stratified_folds(self.true, folds)])
+        rank = self.rank[rows]
+        fold = all_folds(self.given[train], self.true, rank, folds)
         annotations = None if self.annotations is None else self.annotations.take(rows)
         part = dataclasses.replace(
-            self, X=self.X[rows], given=self.given[rows], fold=fold, folds=folds, annotations=annotations
+            self, X=self.X[rows], given=self.given[rows], rank=rank, fold=fold, folds=folds, annotations=annotations
         )
         return part, rows
 
@@ -132,6 +138,7 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
     folds = max(2, min(FOLDS, len(true)))
     dtype = np.float64 if _count_values(train.x) <= MAX_FLOAT64_VALUES else np.float32
     X = _matrix((train.x, clean.x), dtype)
+    rank = content_rank(X, given)
     shift, scale, rotation = np.zeros(X.shape[1]), np.ones(X.shape[1]), None
     if isinstance(X, np.ndarray):
         is_number = np.any([((part != 0) & (part != 1)).any(0) for part in _parts(X)], 0)
@@ -142,8 +149,7 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         X -= shift.astype(X.dtype)
         X /= scale.astype(X.dtype)
         if X.shape[1] <= MAX_ROTATED_COLUMNS:
-            rotation = _rotate_to_principal_axes(X)
-    fold = np.concatenate([stratified_folds(given[: len(train)], folds), stratified_folds(true, folds)])
+            rotation = _rotate_to_principal_axes(X, rank)
     annotations = train.annotations
     if annotations is not None:  # clean rows from elsewhere have none
         none = Annotations.empty(len(clean), annotations.names)
@@ -152,7 +158,8 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
         X=X,
         given=given,
         true=true,
-        fold=fold,
+        rank=rank,
+        fold=all_folds(given[: len(train)], true, rank, folds),
         folds=folds,
         classes=len(train.classes),
         shift=shift,
@@ -162,9 +169,10 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
     )
 
 
-def _rotate_to_principal_axes(X: Any) -> Array:
+def _rotate_to_principal_axes(X: Any, rank: Labels) -> Array:
     """Multiply the rows, in place, by the eigenvectors of the second moments of some of them; return these."""
-    some = X[:: max(1, len(X) // PART_ROWS)]
+    step = max(1, len(X) // PART_ROWS)
+    some = X if step == 1 else X[rank % step == 0]
     rotation: Array = np.linalg.eigh((some.T @ some).astype(np.float64))[1]
     for part in _parts(X):
         part[:] = part @ rotation.astype(X.dtype)
@@ -197,8 +205,14 @@ def _parts(X: Any) -> Iterator[Any]:
         yield X[start : start + PART_ROWS]
 
 
-def stratified_folds(labels: Labels, folds: int) -> Labels:
-    """Return a fold for each row; rows of the same label go to the folds in turn."""
+def all_folds(given: Labels, true: Labels, rank: Labels, folds: int) -> Labels:
+    """Return the folds of training rows with given labels, followed by those of clean rows."""
+    n = len(given)
+    return np.concatenate([stratified_folds(given, rank[:n], folds), stratified_folds(true, rank[n:], folds)])
+
+
+def stratified_folds(labels: Labels, rank: Labels, folds: int) -> Labels:
+    """Return a fold for each row; rows of the same label go to the folds in turn, in the order of their rank."""
     fold = np.empty(len(labels), np.int64)
-    fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % folds
+    fold[np.lexsort((rank, labels))] = np.arange(len(labels)) % folds
     return fold

@@ -198,7 +198,7 @@ def _select_clean_decay(f: FixedFeatures, first: GivenLabelClassifier) -> Genera
 
 def _select_student_decay(f: FixedFeatures, source: LabelSource) -> Generator[None, None, float]:
     """Return the λ with which W_0* predicts the soft labels of its held-out fold best (cross-entropy)."""
-    rows = np.arange(0, len(f.given), -(-len(f.given) // SELECTION_ROWS))
+    rows = np.sort(np.argsort(f.rank)[:: -(-len(f.given) // SELECTION_ROWS)])
     q, w = (values[rows] for values in _student_labels(f, source, np.zeros(5), 0))
     X, held_out = f.X[rows], (f.fold[rows] == 0) & (rows < f.n)
     W, best = np.zeros((X.shape[1] + 1, f.classes)), (np.inf, 0.0)
