@@ -401,19 +401,16 @@ def test_steps_from_packed_photos() -> None:
 def test_time_and_memory_by_number_of_classes() -> None:
     page = " ".join((ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8").split())
     lines = (ROOT / "results" / "streaming" / "many_classes.jsonl").read_text().splitlines()
-    few, many, few_x86, many_x86 = map(json.loads, lines)
-    assert (few["classes"], many["classes"]) == (few_x86["classes"], many_x86["classes"]) == (10, 1000)
+    few, many = map(json.loads, lines[-2:])  # the earlier ones were measured before label tables became faster
+    assert (few["classes"], many["classes"]) == (10, 1000)
     time, memory = (many[key] / few[key] for key in ("cpu_seconds", "peak_mib"))
+    assert time < 3
+    assert memory < 1.5
     assert (
         f"{few['cpu_seconds']:.1f} s of CPU time and {few['peak_mib']:.0f} MiB with 10 classes, "
         f"{many['cpu_seconds']:.1f} s and {many['peak_mib']:.0f} MiB with 1,000, "
-        f"so {time:.1f} times the time and {memory:.1f} times the memory"
-    ) in page
-    time, memory = (many_x86[key] / few_x86[key] for key in ("cpu_seconds", "peak_mib"))
-    assert (
-        f"{few_x86['cpu_seconds']:.1f} s and {few_x86['peak_mib']:.0f} MiB, {many_x86['cpu_seconds']:.1f} s and "
-        f"{many_x86['peak_mib']:.0f} MiB, so {time:.1f} times the time and {memory:.1f} times the memory. There, the "
-        f"steps take {few_x86['cpu_seconds_of_steps']:.1f} and {many_x86['cpu_seconds_of_steps']:.1f} s"
+        f"so {time:.1f} times the time and {memory:.1f} times the memory. "
+        f"The steps take {few['cpu_seconds_of_steps']:.1f} and {many['cpu_seconds_of_steps']:.1f} s"
     ) in page
 
 

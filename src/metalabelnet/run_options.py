@@ -154,7 +154,7 @@ class RunOptions:
         None, "GiB of memory for samples; more are kept on disk (default: half of the free memory)"
     )
     workers: int | None = _option(
-        None, "processes that decode packed images; 0: none, the training process does it (default: one per CPU core)"
+        None, "processes that decode packed images; 0: the training process does it (default: one per core, at most 16)"
     )
     limit: int | None = _option(None, "number of training samples to use, drawn at random (default: all)")
     unlabeled: int = _option(0, "number of training samples whose label is removed")

@@ -27,7 +27,7 @@ from metalabelnet.data.batches import Batches
 from metalabelnet.data.files import duplicates
 from metalabelnet.data.packed.decode_pool import DecodePool
 from metalabelnet.data.packed.index import FILES, INDEX, PIXELS, STORES, read_index, verify_shards
-from metalabelnet.data.packed.packed_tensor import PackedTensor
+from metalabelnet.data.packed.packed_tensor import PackedTensor, default_workers
 from metalabelnet.data.packed.source import list_images
 from metalabelnet.data.packed.writer import write_pack
 from metalabelnet.errors import InputError, RunStopped
@@ -156,6 +156,17 @@ def test_batches_do_not_depend_on_the_number_of_workers(packed: Path) -> None:
             assert torch.equal(batch.index, same.index)
         last = [*found.epoch(1, labeled_only=False, start=len(expected) - 1)]
         assert torch.equal(last[0].x, expected[-1].x)
+
+
+@pytest.mark.parametrize(("cores", "runs", "workers"), [(64, 1, 16), (64, 8, 8), (4, 1, 4), (2, 8, 1)])
+def test_concurrent_runs_share_the_cores(
+    cores: int, runs: int, workers: int, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    assert default_workers(runs) == workers
+    x = load(str(packed), read_options=ReadOptions(concurrent_runs=runs)).train.x
+    assert isinstance(x, PackedTensor)
+    assert x.pack.workers == (None if runs == 1 else workers)  # a single run decides when it starts to read
 
 
 def test_run_resumes_in_the_middle_of_an_epoch(photos: Path, packed: Path, tmp_path: Path) -> None:

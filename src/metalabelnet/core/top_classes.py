@@ -22,7 +22,7 @@ from metalabelnet.core.state_check import check_int, check_keys, check_tensor
 from metalabelnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TOP_CLASSES = 32
 MAX_DENSE_CLASSES = 128  # up to here tables are plain tensors
@@ -133,26 +133,30 @@ class LogitChunks:
 
     def softmax(self, t: float, dtype: torch.dtype | None = None) -> ClassTable:
         """Return the probabilities of the logits divided by t. All that are stored are exact."""
-        tables, start = [], 0
-        for logits in self:
-            given = self._given[start : start + len(logits)]
-            for rows in row_chunks(logits.shape, logits.device):
-                p = torch.softmax(logits[rows] / t, 1)
-                tables.append(top_probabilities(p.to(dtype or p.dtype), given[rows]))
-            start += len(logits)
-        return concat(tables)
+
+        def parts() -> Iterator[ClassTable]:
+            start = 0
+            for logits in self:
+                given = self._given[start : start + len(logits)]
+                for rows in row_chunks(logits.shape, logits.device):
+                    p = torch.softmax(logits[rows] / t, 1)
+                    yield top_probabilities(p.to(dtype or p.dtype), given[rows])
+                start += len(logits)
+
+        return collect(parts(), len(self._given))
 
 
 def top_probabilities(p: ClassTable, given: Tensor) -> ClassTable:
     """Return rows of probabilities with the stored values only; unchanged for few classes."""
     if isinstance(p, TopClasses) or p.shape[1] <= MAX_DENSE_CLASSES:
         return p
-    parts = []
-    for rows in row_chunks(p.shape, p.device):
-        values, classes = _largest(p[rows], given[rows])
-        rest = p[rows].scatter(1, classes, 0.0).sum(1) / (p.shape[1] - TOP_CLASSES)
-        parts.append(TopClasses(values, classes.int(), rest, p.shape[1]))
-    return concat(parts)
+    return collect((_top_classes(p[rows], given[rows]) for rows in row_chunks(p.shape, p.device)), len(p))
+
+
+def _top_classes(p: Tensor, given: Tensor) -> TopClasses:
+    values, classes = _largest(p, given)
+    rest = p.scatter(1, classes, 0.0).sum(1) / (p.shape[1] - TOP_CLASSES)
+    return TopClasses(values, classes.int(), rest, p.shape[1])
 
 
 def _largest(x: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +173,7 @@ def add_probabilities(a: ClassTable, b: ClassTable, given: Tensor) -> ClassTable
         assert isinstance(b, Tensor)
         return a + b
     chunks = row_chunks(a.shape, a.device)
-    return concat([top_probabilities(a[rows].dense() + b[rows].dense(), given[rows]) for rows in chunks])
+    return collect((top_probabilities(a[rows].dense() + b[rows].dense(), given[rows]) for rows in chunks), len(a))
 
 
 def mean_abs_difference(a: ClassTable, b: ClassTable) -> Tensor:
@@ -197,6 +201,25 @@ def concat(tables: Sequence[ClassTable]) -> ClassTable:
         torch.cat([part.rest for part in parts]),
         first.total,
     )
+
+
+def collect(parts: Iterable[ClassTable], rows: int) -> ClassTable:
+    """Return the rows of all parts. A part is copied and freed before the next is computed, as in `map_chunks`."""
+    tables, start = None, 0
+    for part in parts:
+        if len(part) == rows:
+            return part
+        columns = (part,) if isinstance(part, Tensor) else (part.values, part.classes, part.rest)
+        if tables is None:
+            tables = [column.new_empty((rows, *column.shape[1:])) for column in columns]
+        for table, column in zip(tables, columns, strict=True):
+            table[start : start + len(part)] = column
+        start += len(part)
+    assert tables is not None
+    if isinstance(part, Tensor):
+        return tables[0]
+    values, classes, rest = tables
+    return TopClasses(values, classes, rest, part.total)
 
 
 def value_at(table: ClassTable, label: Tensor) -> Tensor:

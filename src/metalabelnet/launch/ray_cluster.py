@@ -194,7 +194,14 @@ class RayCluster:
         ray = self._ray
         # Restarts are not limited: the mailbox may be on a node that is lost.
         mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
-        numbers = {self._start(number, jobs[number], mailbox, checkpoint_seconds): number for number in unfinished}
+        sent = _Sent(
+            directory=str(Path.cwd()),
+            data_folder=os.environ.get(FOLDER_VARIABLE),
+            runs_per_node=min(max(self.runs_by_node), max(1, len(unfinished))),
+        )
+        numbers = {
+            self._start(number, jobs[number], sent, mailbox, checkpoint_seconds): number for number in unfinished
+        }
         waiting, started = list(numbers), set[int]()
         while waiting:
             ended, waiting = ray.wait(waiting, timeout=POLL_SECONDS)
@@ -208,14 +215,9 @@ class RayCluster:
                 if numbers[task] not in started:  # those that have started save a checkpoint
                     ray.cancel(task)
 
-    def _start(self, number: int, job: Job, mailbox: Any, checkpoint_seconds: float) -> Any:
+    def _start(self, number: int, job: Job, sent: _Sent, mailbox: Any, checkpoint_seconds: float) -> Any:
         """Start the task that trains a job, as soon as a node can; Ray repeats it if its worker is lost."""
         job.folder.parent.mkdir(parents=True, exist_ok=True)  # every node must see it
-        sent = _Sent(
-            directory=str(Path.cwd()),
-            data_folder=os.environ.get(FOLDER_VARIABLE),
-            runs_per_node=max(self.runs_by_node),
-        )
         task = self._ray.remote(_train_in_worker).options(
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=MAX_RETRIES
         )

@@ -39,7 +39,7 @@ from metalabelnet.core.algorithm import Phase2, Phase2Settings
 from metalabelnet.core.forward_pass import predict
 from metalabelnet.core.label_net import LabelNetKind, make_label_net
 from metalabelnet.core.optimizers import Adam
-from metalabelnet.core.top_classes import concat, row_chunks, top_probabilities
+from metalabelnet.core.top_classes import collect, row_chunks, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.streamed_tensor import StreamedTensor
@@ -48,9 +48,9 @@ from metalabelnet.nets.head import FeatureExtractor, find_head
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
@@ -142,13 +142,15 @@ class MetaLabelNet(Method):
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.phase2 is None:
             return None
-        tables, start = [], 0
+        return collect(self._soft_label_chunks(self.phase2.m), len(self.task.train))
+
+    def _soft_label_chunks(self, m: nn.Module) -> Iterator[ClassTable]:
+        start = 0
         for v in self._train_features():
-            log_y_hat, given = predict(self.phase2.m, v), self.task.train.given[start : start + len(v)]
-            blocks = row_chunks(log_y_hat.shape, log_y_hat.device)
-            tables += [top_probabilities(log_y_hat[rows].exp(), given[rows]) for rows in blocks]
+            log_y_hat, given = predict(m, v), self.task.train.given[start : start + len(v)]
+            for rows in row_chunks(log_y_hat.shape, log_y_hat.device):
+                yield top_probabilities(log_y_hat[rows].exp(), given[rows])
             start += len(v)
-        return concat(tables)
 
     def _train_features(self) -> Iterable[Tensor]:
         """Return g(x) of the training rows in chunks, cached if the samples themselves are in memory.

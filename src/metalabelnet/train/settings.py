@@ -82,7 +82,8 @@ class Run(RunOptions):
     memory_limit : float, optional
         GiB of memory for samples; more are kept on disk. Default: half of the free memory.
     workers : int, optional
-        Processes that decode packed images. They do not change the result. 0: none. Default: one per CPU core.
+        Processes that decode packed images. They do not change the result. 0: none. Default: one per core, at
+        most 16; runs at the same time share the cores.
     limit : int, optional
         Number of training samples to use, drawn at random. Default: all.
     unlabeled : int, default 0

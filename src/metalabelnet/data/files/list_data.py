@@ -66,7 +66,8 @@ class ReadOptions:
     split : str
         `general` or `paper`: the clean and test parts of data sets that have several.
     workers : int or None
-        The number of processes that decode packed images; 0: none. Default: one per CPU core.
+        The number of processes that decode packed images; 0: none. Default: its share of the cores, at
+        most 16.
     """
 
     image: str | None = None

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 MAX_DEFAULT_WORKERS = 16
 
 
+def default_workers(concurrent_runs: int = 1) -> int:
+    """Return how many processes decode the images of a run by default: its share of the CPU cores, from 1 to 16."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores // concurrent_runs, MAX_DEFAULT_WORKERS))
+
+
 class Pack:
     """An open pack: its index, its shards, and the processes that decode its images.
 
@@ -35,7 +41,7 @@ class Pack:
         The folder.
     workers : int or None
         The number of processes that decode image files; 0: they are decoded in this process. Default: one per CPU
-        core.
+        core, at most 16.
     """
 
     def __init__(self, folder: Path, workers: int | None = None) -> None:
@@ -75,8 +81,7 @@ class Pack:
 
     @cached_property
     def _pool(self) -> DecodePool | None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(cores, MAX_DEFAULT_WORKERS) if self.workers is None else self.workers
+        workers = default_workers() if self.workers is None else self.workers
         return DecodePool(workers) if workers else None
 
     def error(self, position: int, status: int, message: str) -> InputError:

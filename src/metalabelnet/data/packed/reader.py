@@ -10,7 +10,7 @@ from metalabelnet.data.benchmarks.image_lists import ImageSize
 from metalabelnet.data.encoders import ImageEncoder
 from metalabelnet.data.encoders.images import EXTERNAL_NET_SIDE
 from metalabelnet.data.packed.index import INDEX, PIXELS
-from metalabelnet.data.packed.packed_tensor import Pack, PackedTensor
+from metalabelnet.data.packed.packed_tensor import Pack, PackedTensor, default_workers
 from metalabelnet.data.parts import CLEAN, SECOND_TEST, TEST, TRAIN
 from metalabelnet.data.rows import DataSet, make_rows
 from metalabelnet.errors import InputError
@@ -42,7 +42,7 @@ def read(folder: Path, options: ReadOptions, name: str | None = None) -> DataSet
     """
     workers = options.workers
     if workers is None and options.concurrent_runs > 1:
-        workers = 1  # each run has processes of its own
+        workers = default_workers(options.concurrent_runs)  # each run has processes of its own
     pack = Pack(folder, workers)
     index, table = pack.index, pack.table
     if name not in (None, index.name):
