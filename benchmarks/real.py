@@ -2,6 +2,7 @@
 
     python benchmarks/real.py FOLDER [--sets sentiment tubespam digits] [--draws 10] [--out results/real/runs.jsonl]
     python benchmarks/real.py FOLDER --sets sentiment --encoder NAME --draws 5 --out results/real/encoders.jsonl
+    python benchmarks/real.py FOLDER --sets sentiment --held-out --encoder NAME --out results/real/held_out.jsonl
     python benchmarks/real.py FOLDER --annotations --out results/real/annotations.jsonl
     python benchmarks/real.py --show results/real/runs.jsonl
 
@@ -9,7 +10,8 @@ FOLDER/NAME/ has train.csv (id, text, given, true), test.csv (id, text, label): 
 nature; and annotations.csv (id, annotator, label). 100 clean rows are drawn at random from the training rows and keep
 their given labels. `digits` is scikit-learn's data set as a table of 64 columns, with added noise. Every method sees
 the same rows, and the choices of every method are made on clean and training rows. With --encoder the texts become
-embeddings of that encoder in place of TF-IDF.
+embeddings of that encoder in place of TF-IDF. With --held-out every draw has another test part in place of test.csv: a
+quarter of train.csv, which is then not trained on.
 
 `Bayes + refit` is Bayes' rule with logistic regression on the clean rows as prior and the noise matrix counted on them;
 logistic regression is then fitted to these soft labels and the clean rows.
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 METHODS = ("metalabelnet-plus", "logistic-given", "logistic-clean", "logistic-both")
 BAYES = "Bayes + refit"
 CLEAN = 100
+QUARTERS = 4
 DIGITS_NOISES = ("uniform:0.4", "uniform:0.8", "feature:0.4")
 LABELING_RULES = ("tubespam",)  # sets whose annotators see every sample, and abstain where they give no label
 CEILING = "logistic-given, true labels"  # no method: what perfect labels would give
@@ -72,13 +75,18 @@ def write_csv(path: Path, columns: list[str], rows: list[list[Any]]) -> None:
         csv.writer(file).writerows([columns, *rows])
 
 
-def text_runs(source: Path, draw: int, folder: Path) -> dict[str, Any]:
-    """Write the files of a draw; return the options of its runs."""
-    rows = read_csv(source / "train.csv")
+def text_runs(source: Path, draw: int, folder: Path, *, held_out: bool = False) -> dict[str, Any]:
+    """Write the files of a draw; return the options of its runs. `held_out`: test on a quarter of train.csv."""
+    rows, test_rows = read_csv(source / "train.csv"), read_csv(source / "test.csv")
+    if held_out:
+        order = np.random.default_rng(draw // QUARTERS).permutation(len(rows))
+        test_rows = [rows[k] | {"label": rows[k]["true"]} for k in order[draw % QUARTERS :: QUARTERS]]
+        tested = {row["id"] for row in test_rows}
+        rows = [row for row in rows if row["id"] not in tested]
     chosen = np.random.default_rng(draw).permutation(len(rows))[:CLEAN]
     write_csv(folder / "train.csv", ["id", "text", "given", "true"], [list(row.values()) for row in rows])
     write_csv(folder / "clean.csv", ["id", "label"], [[rows[k]["id"], rows[k]["true"]] for k in chosen])
-    test = [[row["id"], row["text"], row["label"]] for row in read_csv(source / "test.csv")]
+    test = [[row["id"], row["text"], row["label"]] for row in test_rows]
     write_csv(folder / "test.csv", ["id", "text", "given"], test)
     return {
         "data": str(folder / "train.csv"),
@@ -278,6 +286,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sets", nargs="+", default=["sentiment", "tubespam", "digits"])
     parser.add_argument("--encoder", help="pretrained encoder of the texts (default: TF-IDF)")
+    parser.add_argument("--held-out", action="store_true", help="test on a quarter of the training texts per draw")
     parser.add_argument("--annotations", action="store_true", help="all annotations of the sets that have some")
     parser.add_argument("--methods", nargs="+", default=[*METHODS, BAYES], choices=[*METHODS, BAYES])
     parser.add_argument("--draws", type=int, default=10)
@@ -287,6 +296,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.encoder and (args.annotations or "digits" in args.sets):
         parser.error("--encoder is for texts: choose --sets sentiment tubespam, without --annotations")
+    if args.held_out and (args.annotations or "digits" in args.sets):
+        parser.error("--held-out is for texts: choose --sets sentiment tubespam, without --annotations")
     if args.show:
         show(args.show, METHODS[0], METRICS)
         rows = annotation_markdown(args.show) if "annotations" in args.show.name else markdown(args.show)
@@ -312,7 +323,8 @@ def measure_draw(args: argparse.Namespace, name: str, noise: str, draw: int) -> 
         if name == "digits":
             options, label = digits_runs(draw, Path(folder), noise), f"digits {noise}"
         else:
-            options = text_runs(args.folder / name, draw, Path(folder)) | {"encoder": args.encoder}
+            options = text_runs(args.folder / name, draw, Path(folder), held_out=args.held_out)
+            options |= {"encoder": args.encoder}
             label = name + encoder_label(args.encoder)
         measure(label, options, draw, args.out, [m for m in args.methods if m != BAYES])
         if BAYES in args.methods:

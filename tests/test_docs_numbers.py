@@ -439,7 +439,7 @@ def test_tables_of_linear_classifiers(name: str) -> None:
         assert row in page
 
 
-@pytest.mark.parametrize("name", ["runs", "encoders", "annotations"])
+@pytest.mark.parametrize("name", ["runs", "encoders", "held_out", "annotations"])
 def test_tables_of_texts_with_real_noise(name: str) -> None:
     page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
     benchmark, path = load_benchmark("real"), ROOT / "results" / "real" / f"{name}.jsonl"
@@ -447,6 +447,17 @@ def test_tables_of_texts_with_real_noise(name: str) -> None:
     assert rows
     for row in rows:
         assert row in page
+
+
+def test_table_of_final_classifiers() -> None:
+    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
+    lines = (ROOT / "results" / "real" / "final_classifier.jsonl").read_text(encoding="utf-8").splitlines()
+    rows: dict[str, list[str]] = {}
+    for m in map(json.loads, lines):
+        cell = f"{m['lead_over_logistic_given']:+.2f} ± {m['standard_error']:.2f}".replace("-", "−")
+        rows.setdefault(m["final"], []).append(cell)
+    for name, cells in rows.items():
+        assert f"| {name} | {' | '.join(cells)} |" in page
 
 
 def test_cost_of_many_rows() -> None:
