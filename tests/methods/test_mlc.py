@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from metalabelnet.core.forward_pass import forward, trainable_parameters
+from metalabelnet.data import disk_tensor
 from metalabelnet.data.batches import Batch, to_input
 from metalabelnet.errors import InputError
 from metalabelnet.methods.mlc import MLC
@@ -85,7 +86,9 @@ def test_without_clean_training_the_whole_clean_batch_is_meta() -> None:
     torch.testing.assert_close(loss, -(y_hat * before).sum(1).mean().detach())
 
 
-def test_soft_labels_are_those_of_the_corrector() -> None:
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_soft_labels_are_those_of_the_corrector(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_tensor, "chunk_size", lambda _shape: chunk)
     runner = StepRunner(small_run("mlc"), small_problem(unlabeled=5)).advance(8)
     method, train = runner.method, runner.problem.train
     method.net.eval()

@@ -46,6 +46,7 @@ from metalabelnet.core.label_corrector import LabelCorrector
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
 from metalabelnet.core.meta_gradient import Differentiation, MetaGradient, gradients
 from metalabelnet.core.optimizers import Adam
+from metalabelnet.core.top_classes import collect, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.rows import UNLABELED
@@ -55,8 +56,11 @@ from metalabelnet.nets.head import collect_features, features_and_logits, find_h
 from metalabelnet.seeds import generator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
+    from metalabelnet.core.top_classes import ClassTable
     from metalabelnet.data.batches import Batch
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
@@ -164,12 +168,19 @@ class MLC(Method):
         return loss.detach()
 
     @torch.no_grad()
-    def soft_labels(self) -> Tensor:
+    def soft_labels(self) -> ClassTable:
         """Return the corrected labels of all training rows in eval mode; uniform without a given label."""
-        train, dtype = self.task.train, self.task.dtype
-        v = torch.cat([features_and_logits(self.net, self.head, to_input(x, dtype))[0] for x in chunks(train.x)])
-        y_hat = self.corrector(v.to(dtype), train.given.clamp_min(0)).exp()
-        return torch.where((train.given != UNLABELED)[:, None], y_hat, 1 / y_hat.shape[1])
+        return collect(self._soft_label_chunks(), len(self.task.train))
+
+    def _soft_label_chunks(self) -> Iterator[ClassTable]:
+        start = 0
+        for x in chunks(self.task.train.x):
+            v = features_and_logits(self.net, self.head, to_input(x, self.task.dtype))[0].to(self.task.dtype)
+            given = self.task.train.given[start : start + len(v)]
+            y_hat = self.corrector(v, given.clamp_min(0)).exp()
+            y_hat = torch.where((given != UNLABELED)[:, None], y_hat, 1 / y_hat.shape[1])
+            yield top_probabilities(y_hat, given)
+            start += len(v)
 
     def components(self) -> dict[str, Stateful]:
         """Add the label correction network and its Adam."""
