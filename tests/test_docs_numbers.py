@@ -307,6 +307,24 @@ def test_leads_over_the_highest_baselines() -> None:
     assert f"ahead of it in five of eight, by up to {max(behind['fashion-mnist']):.1f} points" in readme
 
 
+def test_worth_of_each_component() -> None:
+    (table,) = [t for t in tables("beyond-ablation", read_results()) if "removed on its own" in t.title]
+    change = {row[0]: row[-1] for row in table.rows}
+    page = " ".join((PAGES / "beyond.md").read_text().split())
+    assert f"without learning the method loses {-float(change['label net not taught'].split()[0])} points" in page
+    assert "level" not in change["label net not taught"]
+    assert f"Without the clean loss it loses {-float(change['no clean loss'].split()[0]):.1f}, most" in page
+    for variant, text in {
+        "whole warm-up": "The long warm-up ({})",
+        "all labels weigh the same": "equal weights ({})",
+        "no sharpening": "no sharpening ({})",
+        "no alignment": "no alignment ({})",
+        "one noise rate": "one noise rate for all samples is level ({})",
+    }.items():
+        assert text.format(f"{float(change[variant].split()[0]):+.1f}") in page
+        assert "level" in change[variant]
+
+
 def test_gain_of_learning_before_alignment() -> None:
     accuracy: dict[bool, dict[tuple[str, str], float]] = {True: {}, False: {}}
     for line in read_results().lines:
@@ -447,17 +465,6 @@ def test_tables_of_texts_with_real_noise(name: str) -> None:
     assert rows
     for row in rows:
         assert row in page
-
-
-def test_table_of_final_classifiers() -> None:
-    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
-    lines = (ROOT / "results" / "real" / "final_classifier.jsonl").read_text(encoding="utf-8").splitlines()
-    rows: dict[str, list[str]] = {}
-    for m in map(json.loads, lines):
-        cell = f"{m['lead_over_logistic_given']:+.2f} ± {m['standard_error']:.2f}".replace("-", "−")
-        rows.setdefault(m["final"], []).append(cell)
-    for name, cells in rows.items():
-        assert f"| {name} | {' | '.join(cells)} |" in page
 
 
 def test_cost_of_many_rows() -> None:

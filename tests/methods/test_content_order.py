@@ -14,8 +14,8 @@ from metalabelnet import MetaLabelNetClassifier
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.methods import LINEAR_METHODS, fixed_features, linear_metalabelnet
-from metalabelnet.methods.content_order import content_rank
-from metalabelnet.methods.fixed_features import make_features
+from metalabelnet.methods.content_order import content_rank, shuffled_rank
+from metalabelnet.methods.fixed_features import make_features, stratified_folds
 from metalabelnet.nets import build
 from noisy_data import blobs
 
@@ -110,6 +110,15 @@ def test_order_of_rows_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(again.result.log_p, once.result.log_p[a], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(again.result.clean_logits, once.result.clean_logits[b], rtol=1e-6, atol=1e-6)
     assert (again.result.log_p.argmax(1) == once.result.log_p.argmax(1)[a]).all()
+
+
+def test_near_duplicates_are_in_one_fold_as_often_as_by_chance() -> None:
+    X = np.repeat(np.random.default_rng(0).normal(size=(500, 3)), 2, axis=0)
+    X[1::2, 2] += 1e-6
+    labels = np.zeros(1000, int)
+    fold = stratified_folds(labels, shuffled_rank(X, labels), 5)
+    assert 0.15 < (fold[::2] == fold[1::2]).mean() < 0.25
+    assert (np.bincount(fold) == 200).all()
 
 
 def test_folds_are_stratified_and_follow_their_rows() -> None:

@@ -31,7 +31,7 @@ from metalabelnet.core.label_pool import LabelPool, fit_label_pool
 from metalabelnet.core.noise_counts import log_likelihood, with_missing_column
 from metalabelnet.core.transition_matrix import estimate_transitions
 from metalabelnet.estimator.weighted_rows import FittedRows, fit_rows
-from metalabelnet.methods.content_order import content_rank
+from metalabelnet.methods.content_order import shuffled_rank
 from metalabelnet.methods.fixed_features import FOLDS, all_folds
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def fit_soft_labels(estimator: Any, X: Any, given: Labels, clean: Mask, classes:
         given=ordered,
         true=true,
         classes=classes,
-        fold=all_folds(ordered[:n], true, content_rank(X, ordered), folds),
+        fold=all_folds(ordered[:n], true, shuffled_rank(X, ordered), folds),
         folds=folds,
     )
     log_p_given = _cross_fit_given(rows)

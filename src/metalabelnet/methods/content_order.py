@@ -1,7 +1,8 @@
 """An order of rows that depends on their content alone, so that folds do not depend on the order of a file.
 
 Rows are sorted by the first column, equal ones by the second, and so on. Scaling a column by a positive factor changes
-no order, not even by rounding. Dense and sparse rows of the same values have the same order.
+no order, not even by rounding. Dense and sparse rows of the same values have the same order. For folds, the sorted rows
+are shuffled: near-duplicates are neighbors in the sorted order, and would systematically go to different folds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metalabelnet.seeds import stream_seed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
 
     Positions = NDArray[np.int64]
     Key = Callable[[Positions], NDArray[Any]]  # values of some rows
+
+
+def shuffled_rank(X: Any, labels: NDArray[np.int64]) -> Positions:
+    """Return the position of each row in a shuffled order of the content, (n,); the shuffle depends on n alone."""
+    shuffle: Positions = np.random.default_rng(stream_seed(0, "content order")).permutation(len(labels))
+    return shuffle[content_rank(X, labels)]
 
 
 def content_rank(X: Any, labels: NDArray[np.int64]) -> Positions:

@@ -14,7 +14,7 @@ from metalabelnet.core.annotations import Annotations
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
-from metalabelnet.methods.content_order import content_rank
+from metalabelnet.methods.content_order import shuffled_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,8 +50,9 @@ class FixedFeatures:
     true : ndarray
         (m,) labels of the clean rows.
     rank : ndarray
-        (n + m,) numbers that sort the rows by content (`methods/content_order.py`). Where rows are chosen, or divided
-        into folds, they are taken in this order, so that the order in which they came changes nothing.
+        (n + m,) numbers that put the rows into an order that depends on their content alone
+        (`methods/content_order.py`). Where rows are chosen, or divided into folds, they are taken in this order, so that
+        the order in which they came changes nothing.
     fold : ndarray
         (n + m,) fold of each row, 0 to `folds` − 1. Every fold has about the same share of each label.
     folds : int
@@ -138,7 +139,7 @@ def make_features(train: Rows, clean: Rows) -> FixedFeatures:
     folds = max(2, min(FOLDS, len(true)))
     dtype = np.float64 if _count_values(train.x) <= MAX_FLOAT64_VALUES else np.float32
     X = _matrix((train.x, clean.x), dtype)
-    rank = content_rank(X, given)
+    rank = shuffled_rank(X, given)
     shift, scale, rotation = np.zeros(X.shape[1]), np.ones(X.shape[1]), None
     if isinstance(X, np.ndarray):
         is_number = np.any([((part != 0) & (part != 1)).any(0) for part in _parts(X)], 0)
