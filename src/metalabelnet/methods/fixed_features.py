@@ -51,8 +51,8 @@ class FixedFeatures:
         (m,) labels of the clean rows.
     rank : ndarray
         (n + m,) numbers that put the rows into an order that depends on their content alone
-        (`methods/content_order.py`). Where rows are chosen, or divided into folds, they are taken in this order, so that
-        the order in which they came changes nothing.
+        (`methods/content_order.py`). Where rows are chosen, or divided into folds, they are taken in this order, so
+        that the order in which they came changes nothing.
     fold : ndarray
         (n + m,) fold of each row, 0 to `folds` − 1. Every fold has about the same share of each label.
     folds : int
