@@ -150,7 +150,9 @@ def make_own_net(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def test_module_is_copied_and_callable_is_called() -> None:
     data = blobs()
-    net = OwnNet(5, 3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = OwnNet(5, 3)
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
     clf = quick(net=net, lr=0.1, recipe="paper").fit(data.X, data.y, clean_mask=data.clean_mask)
     assert isinstance(clf.model_, OwnNet)

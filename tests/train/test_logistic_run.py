@@ -14,6 +14,8 @@ from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.errors import InputError, RunStopped
 from metalabelnet.inference.predict import Predictor
 from metalabelnet.methods import LINEAR_METHODS
+from metalabelnet.methods.logistic import predict_samples
+from metalabelnet.nets.linear import LinearNet
 from metalabelnet.train import RunFolder, make_run, train
 from metalabelnet.train.cost_estimate import estimate_cost
 from metalabelnet.train.prepare import prepare
@@ -94,6 +96,21 @@ def test_char_ngrams_see_misspelled_words() -> None:
     encoder = TextEncoder.fit("text", [("weather",), ("finance",)], analyzers=("char",))
     first, second, misspelled = torch.stack(list(encoder.encode([("weather",), ("finance",), ("wether",)])))
     assert misspelled @ first > 0.3 > misspelled @ second
+
+
+def test_sparse_samples_are_predicted_without_dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy.sparse
+
+    g = torch.Generator().manual_seed(0)
+    dense = torch.randn(40, 30, generator=g) * (torch.rand(40, 30, generator=g) < 0.2)
+    net = LinearNet((30,), 4)
+    expected = predict_samples(net, dense)
+    torch.testing.assert_close(expected, net(dense).detach())
+    monkeypatch.setattr(SparseTensor, "__getitem__", None)
+    sparse = predict_samples(net, SparseTensor(scipy.sparse.csr_matrix(dense.numpy())))
+    assert sparse.dtype == torch.float32
+    assert not sparse.requires_grad
+    torch.testing.assert_close(sparse, expected)
 
 
 def test_sparse_tensor_is_read_like_a_tensor() -> None:

@@ -52,6 +52,11 @@ class SparseTensor:
         """Return these rows followed by the others."""
         return SparseTensor(stack_rows(self.csr, other.csr), self.device)
 
+    def linear(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the output of a linear layer for all rows. The rows stay sparse."""
+        product = self.csr @ weight.detach().double().T.cpu().numpy()
+        return torch.from_numpy(product).to(weight) + bias.detach()
+
     def to(self, device: torch.device | str) -> SparseTensor:
         """Return the same rows, to be read onto another device."""
         return SparseTensor(self.csr, device)

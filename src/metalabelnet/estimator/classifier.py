@@ -13,9 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from metalabelnet.core.calibration import softmax_at_temperature
-from metalabelnet.core.forward_pass import predict
-from metalabelnet.data.batches import to_input
-from metalabelnet.data.disk_tensor import map_chunks
 from metalabelnet.data.rows import UNLABELED, make_rows
 from metalabelnet.errors import InputError
 from metalabelnet.estimator.annotation_input import read_annotated_labels
@@ -33,6 +30,7 @@ from metalabelnet.estimator.input_validation import (
 from metalabelnet.estimator.own_estimator import fit_estimator, predict_estimator
 from metalabelnet.estimator.run_parameters import build_run
 from metalabelnet.estimator.unused_parameters import warn_of_linear_fit
+from metalabelnet.methods.logistic import predict_samples
 from metalabelnet.seeds import stream_seed
 from metalabelnet.train import train
 from metalabelnet.train.in_memory import check_net, prepare_in_memory
@@ -296,8 +294,7 @@ class MetaLabelNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         array = read_samples(self, X, self.channels, reset=False, accept_sparse=is_linear(self))
         self.sample_format_.check(array)
         x = self.sample_format_.to_tensor(array)
-        weight = next(self.model_.parameters())
-        logits = map_chunks(lambda part: predict(self.model_, to_input(part.to(weight.device), weight.dtype)), x)
+        logits = predict_samples(self.model_, x)
         p: NDArray[np.float64] = softmax_at_temperature(logits.double(), self.temperature_).cpu().numpy()
         return p
 

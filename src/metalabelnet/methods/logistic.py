@@ -8,15 +8,20 @@ its fold; these predictions measure the method on the clean rows and judge the g
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from metalabelnet.core.forward_pass import predict
 from metalabelnet.core.logistic import fit_logistic, log_softmax, logits
+from metalabelnet.data.batches import to_input
+from metalabelnet.data.disk_tensor import map_chunks
+from metalabelnet.data.sparse_tensor import SparseTensor
 from metalabelnet.methods.fixed_features import FixedFeatures, make_features
 from metalabelnet.methods.method import Method, MethodTraits
+from metalabelnet.nets.linear import LinearNet
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metalabelnet.data.batches import Batch
+    from metalabelnet.data.disk_tensor import Samples
     from metalabelnet.methods.task import Task
 
     Array = NDArray[np.float64]
@@ -50,6 +56,15 @@ class FittedLabels(NamedTuple):
     soft_labels: Array | None = None
     suspicion: Array | None = None
     clean_labels: NDArray[np.int64] | None = None
+
+
+def predict_samples(net: nn.Module, x: Samples) -> Tensor:
+    """Return the logits of all samples, (N, C). A linear layer reads sparse samples as they are, others in chunks."""
+    weight = next(net.parameters())
+    if isinstance(net, LinearNet) and isinstance(x, SparseTensor):
+        layer = cast("nn.Linear", net[1])
+        return x.linear(layer.weight, layer.bias)
+    return map_chunks(lambda part: predict(net, to_input(part.to(weight.device), weight.dtype)), x)
 
 
 class LogisticMethod(Method):

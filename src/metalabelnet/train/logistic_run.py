@@ -19,8 +19,9 @@ from metalabelnet.core.top_classes import value_at
 from metalabelnet.errors import RunStopped
 from metalabelnet.labels.given_check import compare_with_given, keep_given_labels
 from metalabelnet.labels.label_table import LabelTable
-from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts, predict_logits
+from metalabelnet.labels.metrics import accuracy_and_loss, confusion_counts
 from metalabelnet.methods import LogisticMethod
+from metalabelnet.methods.logistic import predict_samples
 from metalabelnet.train.build_method import build_method
 from metalabelnet.train.result import Progress, Result
 from metalabelnet.train.summary import summarize
@@ -90,7 +91,7 @@ class LogisticRun:
             calibrated=problem.has_clean_set,
         )
         accuracy, loss = accuracy_and_loss(clean_logits, problem.clean.true)
-        test = predict_logits(self.method, problem.test.x) if len(problem.test) else None
+        test = predict_samples(self.method.net, problem.test.x) if len(problem.test) else None
         metrics: dict[str, Any] = {
             "epoch": 0,
             "phase": self.method.phase(),
@@ -105,7 +106,7 @@ class LogisticRun:
             self.run,
             problem,
             labels,
-            train_predicted=predict_logits(self.method, problem.train.x).argmax(1),
+            train_predicted=predict_samples(self.method.net, problem.train.x).argmax(1),
             validation_logits=clean_logits,
             test_logits=test,
             temperature=temperature,
