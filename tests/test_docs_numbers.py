@@ -273,7 +273,7 @@ def test_leads_of_the_readme() -> None:
         assert {counts[method] for method in methods} == {(27, int(statement.rpartition(" ")[2]))}
     page = " ".join((PAGES / "beyond.md").read_text().split())
     assert {name for methods in FIRST_TO_TRY_IN_README.values() for name in methods} == set(FIRST_TO_TRY)
-    for name in FIRST_TO_TRY:  # "each mean lead is beyond its interval"
+    for name in FIRST_TO_TRY:  # "are all beyond their intervals"
         assert float(re.findall(r"\(([+-][\d.]+) to", rows[name][5])[0]) > 0
         assert "level" not in rows[name][5]
     for name in ("glc", "fine-tune", "fixmatch"):

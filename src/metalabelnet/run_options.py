@@ -91,6 +91,14 @@ def _option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+# How a network is trained; without effect on a linear layer, which is fitted until it converges.
+NETWORK_OPTIONS = (
+    *("recipe", "epochs", "warmup", "batch_size", "lr", "lr_schedule", "lr_milestones", "lr_warmup", "momentum"),
+    *("weight_decay", "ema", "strong_augment", "strong_weight", "mixup", "label_smoothing", "select_from", "order"),
+    *("snapshots", "execution"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """All settings of a run, unchecked. The defaults suit small data; see `DATASET_DEFAULTS` for the others."""

@@ -66,5 +66,5 @@ def test_class_order_is_preserved() -> None:
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = draw_labels(500, 1.7)
     whole = fit_temperature(logits, labels)
-    monkeypatch.setattr("metalabelnet.core.calibration.MAX_VALUES_IN_CACHE", 35)  # 7 rows; the last block has 3
+    monkeypatch.setattr("metalabelnet.core.calibration.MAX_VALUES_PER_CHUNK_ON_CPU", 35)  # 7 rows; the last block has 3
     assert fit_temperature(logits, labels) == whole

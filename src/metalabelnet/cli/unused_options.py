@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metalabelnet.errors import InputError
-from metalabelnet.run_options import DATASET_DEFAULTS
+from metalabelnet.run_options import DATASET_DEFAULTS, NETWORK_OPTIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -26,12 +26,6 @@ TRAINING_OPTIONS = {
     "order": "given",
     "device": "auto",
 }
-# How a network is trained. A linear layer is fitted until it converges.
-NETWORK_OPTIONS = (
-    *("recipe", "epochs", "warmup", "batch_size", "lr", "lr_schedule", "lr_milestones", "lr_warmup", "momentum"),
-    *("weight_decay", "ema", "strong_augment", "strong_weight", "mixup", "label_smoothing", "select_from", "order"),
-    *("snapshots", "execution"),
-)
 OUTPUT_OPTIONS = {"figures": None, "doc": None, "tables_only": False}  # what `reproduce --list` has no use for
 REAL_DATA_OPTIONS = ("data_dir", "noise_probs", "pretrained")  # what `reproduce --smoke` replaces
 

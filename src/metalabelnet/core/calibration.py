@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from metalabelnet.core.top_classes import MAX_VALUES_PER_CHUNK_ON_CPU
+
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 SEARCH_STEPS = 24  # of golden-section search; each shrinks the interval by 38 %, which gives ln t within 1e-4
-MAX_VALUES_IN_CACHE = 1 << 16
 MAX_LOGITS_ON_CPU = 1 << 19  # below this size, synchronizing with a GPU in every step costs more than the computation
 
 
@@ -45,7 +46,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> FittedTemperature:
     s = s - s.max(1, keepdim=True).values
     at_label, mean = s.gather(1, labels[:, None]).mean(), s.mean()
     # Fewer passes over s than log_softmax, and on a CPU blocks of rows that stay in its cache.
-    rows = max(1, MAX_VALUES_IN_CACHE // s.shape[1]) if s.device.type == "cpu" else max(1, n)
+    rows = max(1, MAX_VALUES_PER_CHUNK_ON_CPU // s.shape[1]) if s.device.type == "cpu" else max(1, n)
     blocks, z = torch.split(s, rows), s.new_empty(n)
     scaled = torch.empty_like(blocks[0])  # allocated once
 

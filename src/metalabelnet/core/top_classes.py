@@ -189,20 +189,6 @@ def dense(table: ClassTable) -> Tensor:
     return table if isinstance(table, Tensor) else table.dense()
 
 
-def concat(tables: Sequence[ClassTable]) -> ClassTable:
-    """Return the rows of all tables."""
-    first = tables[0]
-    if isinstance(first, Tensor):
-        return torch.cat([table for table in tables if isinstance(table, Tensor)])
-    parts = [table for table in tables if isinstance(table, TopClasses)]
-    return TopClasses(
-        torch.cat([part.values for part in parts]),
-        torch.cat([part.classes for part in parts]),
-        torch.cat([part.rest for part in parts]),
-        first.total,
-    )
-
-
 def collect(parts: Iterable[ClassTable], rows: int) -> ClassTable:
     """Return the rows of all parts. A part is copied and freed before the next is computed, as in `map_chunks`."""
     tables, start = None, 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.errors import shorten_value
 from metalabelnet.methods import LogisticMethod
+from metalabelnet.run_options import NETWORK_OPTIONS
 from metalabelnet.train.build_method import find_method_class
 
 if TYPE_CHECKING:
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
     from metalabelnet.estimator.classifier import MetaLabelNetClassifier
     from metalabelnet.train.in_memory import PreparedRun
 
-# How a network is trained. A linear layer is fitted until it converges.
-NETWORK_PARAMETERS = (
-    *("recipe", "epochs", "warmup", "batch_size", "lr", "lr_milestones", "momentum", "weight_decay", "head"),
-    "execution",
-)
+NETWORK_PARAMETERS = (*NETWORK_OPTIONS, "head")  # of which the estimator has some
 # Beside `estimator`, which is fitted to samples as they came. Another method or network raises an error.
 UNUSED_WITH_ESTIMATOR = (*NETWORK_PARAMETERS, "augment", "standardize", "channels", "settings")
 

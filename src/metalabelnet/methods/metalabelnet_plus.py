@@ -58,7 +58,7 @@ from metalabelnet.core.head_refit import refit_head
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.tensor_state import TensorState
-from metalabelnet.core.top_classes import concat, top_probabilities
+from metalabelnet.core.top_classes import collect, top_probabilities
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunk_size, chunks
 from metalabelnet.errors import InputError
@@ -301,13 +301,14 @@ class MetaLabelNetPlus(Method):
         """Return ŷ of all training rows, computed in eval mode without augmentation; None in warm-up."""
         if self.label_net is None:
             return None
-        labels, rows = [], torch.arange(len(self.task.train), device=self.task.train.given.device)
+        return collect(self._soft_label_chunks(), len(self.task.train))
+
+    def _soft_label_chunks(self) -> Iterator[ClassTable]:
+        rows = torch.arange(len(self.task.train), device=self.task.train.given.device)
         for x in chunks(self.task.train.x):
             index, rows = rows[: len(x)], rows[len(x) :]
             given = self.task.train.given[index]
-            p = self._log_soft_labels(to_input(x, self.task.dtype), given, index).exp()
-            labels.append(top_probabilities(p, given))
-        return concat(labels)
+            yield top_probabilities(self._log_soft_labels(to_input(x, self.task.dtype), given, index).exp(), given)
 
     def components(self) -> dict[str, Stateful]:
         """Add the label net and the noise rates in phase 2."""
