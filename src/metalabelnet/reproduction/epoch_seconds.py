@@ -25,6 +25,7 @@ from metalabelnet.train.prepare import select_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from metalabelnet.train.result import Progress
     from metalabelnet.train.settings import Run
 
 FILE_NAME = "epoch-seconds.json"
@@ -71,16 +72,24 @@ def measure_missing(
                     f"{method} would be on {device} in {run.dtype}: use that device, or another folder with --results"
                 )
         seconds = measure(run, stop)
-        entries[method] = {"seconds": seconds, "device": device, "dtype": run.dtype}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FILE_NAME, (json.dumps(entries, indent=1, sort_keys=True) + "\n").encode())
+        store_epoch_seconds(folder, method, run, seconds)
         log(f"{method}: {seconds:.3g} s per epoch on {device}")
 
 
-def measure(run: Run, stop: Callable[[], bool] | None = None) -> float:
+def store_epoch_seconds(folder: Path, method: str, run: Run, seconds: float) -> None:
+    """Add the measured seconds per epoch of a method to the file in this folder."""
+    entry = {"seconds": seconds, "device": device_name(select_device(run)), "dtype": run.dtype}
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = _read(folder) | {method: entry}
+    write_atomically(folder / FILE_NAME, (json.dumps(entries, indent=1, sort_keys=True) + "\n").encode())
+
+
+def measure(
+    run: Run, stop: Callable[[], bool] | None = None, on_progress: Callable[[Progress], None] | None = None
+) -> float:
     """Return the mean seconds per epoch of a run, from a short version of it; each phase counts by its share."""
     with tempfile.TemporaryDirectory() as folder:
-        train(short_run(run), folder=Path(folder) / "run", stop=stop)
+        train(short_run(run), folder=Path(folder) / "run", stop=stop, on_progress=on_progress)
         ends = [0.0, *(float(line["seconds"]) for line in RunFolder(Path(folder) / "run").metrics())]
     durations = [end - start for start, end in itertools.pairwise(ends)]
     warmup = statistics.median(durations[1:MEASURED_WARMUP])
