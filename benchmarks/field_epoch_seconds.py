@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
@@ -23,7 +24,9 @@ from metalabelnet.reproduction import field
 from metalabelnet.reproduction.epoch_seconds import MEASURED_WARMUP, measure, read_epoch_seconds, store_epoch_seconds
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.selection import Selection, run_specs
-from metalabelnet.train.result import Progress
+
+if TYPE_CHECKING:
+    from metalabelnet.train.result import Progress
 
 CELL = "symmetric:0.5"
 
