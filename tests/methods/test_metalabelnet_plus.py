@@ -196,7 +196,7 @@ def test_warm_up_is_a_share_of_that_of_the_recipe() -> None:
     for share, warmup in ((0.4, 4), (1.0, 10), (0.01, 1)):
         run = small_run("metalabelnet-plus", warmup=10, epochs=12, settings={"warmup_share": share})
         method = build_method(run, small_problem())
-        assert method.warmup == method.first_candidate == warmup
+        assert method.warmup == method.candidates_from == warmup
         assert method.labeled_only(warmup - 1)
         assert not method.labeled_only(warmup)
 

@@ -157,6 +157,10 @@ def test_first_candidate_is_the_later_of_method_and_recipe() -> None:
         ("fine-tune", 50, 2 / 3, 50),
         ("cross-entropy", 22, 0.0, 0),
         ("cross-entropy", 22, 0.5, 30),
+        ("fixmatch", 22, 0.0, 48),  # the method's own window
+        ("fixmatch", 22, 0.9, 54),
+        ("metalabelnet-plus", 22, 0.0, 48),
+        ("metalabelnet-plus", 59, 0.0, 48),  # its warm-up is shorter
     ):
         run = small_run(name, epochs=60, warmup=warmup, select_from=select_from)
         assert StepRunner(run, small_problem()).method.first_candidate == first

@@ -11,7 +11,8 @@
 Departures from the paper: the strong augmentation is that of this package (affine map, color, cutout) in place of
 RandAugment, and a step has as many clean as unlabeled samples, in place of 1 to 7, as for the other methods here. The
 paper's cosine schedule, EMA and weight decay belong to the recipe. Samples that are no images have no strong
-augmentation: the loss on pseudo-labels is then that on the samples themselves.
+augmentation: the loss on pseudo-labels is then that on the samples themselves. The paper has the last epoch; here the
+result is selected from the last fifth of the epochs.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class FixMatch(Method):
         needs_clean=True,
         reads_given=False,
         traceable=True,
+        select_from=0.8,
         relative_cost=2.6,
         own_recipe={
             "lr": 0.03,

@@ -35,6 +35,9 @@ they leave out the least certain labels, however certain the others are. Sharpen
 network generates by itself: the more likely a given label is right, the closer its soft label stays to Bayes' rule, and
 its weight to 1. The more given labels are right, the less the clean set is needed beside them.
 
+The result is selected from the last fifth of the epochs: soft labels get better to the end, and a few held-out clean
+samples cannot tell the epochs before it apart.
+
 Clean samples take part in warm-up with their given labels, each as often as a training sample, so that their margins
 are like those of training samples. A clean sample without a known given label has a predicted one in place of it: the
 distribution that the network predicts at the end of warm-up.
@@ -142,6 +145,7 @@ class MetaLabelNetPlus(Method):
         needs_clean=True,
         has_warmup=True,
         traceable=True,
+        select_from=0.8,
         relative_cost=2.1,
     )
     Settings: ClassVar[type] = MetaLabelNetPlusSettings

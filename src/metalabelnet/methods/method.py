@@ -69,6 +69,9 @@ class MethodTraits:
     traceable : bool
         Whether `Method.step` can be traced once per phase and replayed. It must then read no Python value that
         changes within a phase; keep such values in tensors and change them in place.
+    select_from : float
+        Fraction of the epochs after which an epoch may be selected as the result, for methods whose late epochs are
+        the best on average; the recipe may leave out more (`Recipe.select_from`).
     looks_ahead : bool
         Whether a step differentiates through a look-ahead step of the classifier, and so keeps several forward
         passes in memory.
@@ -88,6 +91,7 @@ class MethodTraits:
     has_warmup: bool = False
     reads_given: bool = True
     traceable: bool = False
+    select_from: float = 0.0
     looks_ahead: bool = False
     relative_cost: float = 1.0
     own_recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -193,10 +197,11 @@ class Method(ABC):
     def first_candidate(self) -> int:
         """The first epoch that may be selected as the result: the later one of the method's and the recipe's.
 
-        The window of the recipe counts from the stage that gives the result.
+        `Recipe.select_from` and `MethodTraits.select_from` count from the stage that gives the result.
         """
         recipe = self.task.recipe
-        return max(self.candidates_from, self.epochs - recipe.epochs + int(recipe.select_from * recipe.epochs))
+        select_from = max(recipe.select_from, self.traits.select_from)
+        return max(self.candidates_from, self.epochs - recipe.epochs + int(select_from * recipe.epochs))
 
     def average_weights(self, name: str, net: nn.Module) -> None:
         """Keep an EMA of a network from now on, if the recipe has one. A new network of the same name replaces it."""
