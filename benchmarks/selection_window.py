@@ -1,9 +1,9 @@
 """Which epochs should be allowed as the result of a method? Compared on training data alone: no test sample is read.
 
-A fifth of the training rows takes the place of the test rows, as in `choose_recipe.py`. Each method is trained with the
-recipe `modern`, once for each noise and seed. The epoch is then selected from its curves, by the held-out clean samples,
-among all epochs that the method allows, the last half, the last fifth, and the last one. The table gives the mean
-accuracy on the held-out training rows for the first of these, and the difference of the others.
+A fifth of the training rows takes the place of the test rows, as in `choose_recipe.py`. Each method is trained with
+the recipe `modern`, once for each noise and seed. The epoch is then selected from its curves, by the held-out clean
+samples, among all epochs that the method allows, the last half, the last fifth, and the last one. The table gives the
+mean accuracy on the held-out training rows for the first of these, and the difference of the others.
 
     python benchmarks/selection_window.py digits --out results/recipe/window-digits.jsonl [--methods A,B] [--part 0/2]
     python benchmarks/selection_window.py --show results/recipe/window-digits.jsonl
