@@ -100,7 +100,7 @@ def test_gradient_through_the_solution_equals_finite_differences(sparse):
     r = np.exp(log_softmax(logits(held_out, W))) - np.eye(3)[true]
     g = np.concatenate([held_out.T @ r, r.sum(0)[None]])
     found = differentiate_solution(X, W, q, w, decay, g, tolerance=1e-12)
-    rng, e = np.random.default_rng(3), 1e-4
+    rng, e = np.random.default_rng(3), 1e-3
     dq = rng.normal(size=q.shape)
     dq -= dq.mean(1, keepdims=True)  # soft labels keep their sum
     dw = rng.normal(size=w.shape)

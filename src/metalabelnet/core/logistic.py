@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from metalabelnet.core.sparse_matrix import nonzero_columns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -99,6 +101,17 @@ def fit_logistic(
     W = np.zeros((X.shape[1] + 1, q.shape[1])) if start is None else start
     if not (used := w > 0).all():
         X, q, w = X[used], q[used], w[used]
+    if isinstance(X, np.ndarray):
+        return _newton(X, q, w, decay, W, tolerance)
+    X, columns = nonzero_columns(X)
+    solution = np.zeros_like(W)  # of a column without values, too
+    coefficients = np.append(columns, -1)
+    solution[coefficients] = _newton(X, q, w, decay, W[coefficients], tolerance)
+    return solution
+
+
+def _newton(X: Any, q: Array, w: Array, decay: float, W: Array, tolerance: float) -> Array:
+    """Return W* by Newton's method from W."""
     limit = tolerance * _norm(_gradient(X, np.full_like(q, 1 / q.shape[1]), q, w, 0.0, np.zeros_like(W)))
     value, log_p = _objective(X, W, q, w, decay)
     for _ in range(MAX_NEWTON_STEPS):
@@ -108,7 +121,8 @@ def fit_logistic(
         if size <= limit:
             break
         # The forcing term √ of the relative gradient gives superlinear convergence with few inner steps.
-        step = -solve_hessian(X, p, w, decay, gradient, min(0.3, math.sqrt(size * tolerance / max(limit, 1e-300))))
+        forcing = min(0.3, math.sqrt(size * tolerance / max(limit, 1e-300)))
+        step = -_solve(X, p, w, decay, gradient, forcing)
         slope, length = float((step * gradient).sum()), 1.0
         while True:
             new_value, log_p = _objective(X, W + length * step, q, w, decay)
@@ -125,17 +139,17 @@ def hessian_product(X: Any, p: Array, w: Array, decay: float, V: Array) -> Array
     """Return HV, with p the probabilities at W.
 
     Dense features are read once: both products are made for a few rows at a time, which stay in the cache. The numbers
-    of a row have the precision of X.
+    of a row have the precision of X, the product has that of V.
     """
     p, w, U = (a.astype(X.dtype, copy=False) for a in (p, w, V))
-    product = np.zeros_like(V)
+    product = decay * V
+    product[-1] = 0
     for x, rows in _parts(X):
         p_x = p[rows]
         s = x @ U[:-1] + U[-1]
         r = w[rows, None] * p_x * (s - _row_dot(p_x, s)[:, None])
         product[:-1] += x.T @ r
         product[-1] += _column_sums(r)
-    product[:-1] += decay * V[:-1]
     return product
 
 
@@ -159,6 +173,17 @@ def solve_hessian(X: Any, p: Array, w: Array, decay: float, gradient: Array, tol
     """
     if not (used := w > 0).all():
         X, p, w = X[used], p[used], w[used]
+    if isinstance(X, np.ndarray):
+        return _solve(X, p, w, decay, gradient, tolerance)
+    X, columns = nonzero_columns(X)
+    solution = gradient / decay  # H is λ in a column without values
+    coefficients = np.append(columns, -1)
+    solution[coefficients] = _solve(X, p, w, decay, gradient[coefficients], tolerance)
+    return solution
+
+
+def _solve(X: Any, p: Array, w: Array, decay: float, gradient: Array, tolerance: float) -> Array:
+    """Return H⁻¹ g. For sparse features, which have many columns, it is found in the precision of X."""
     precondition = None
     if isinstance(X, np.ndarray):
         curvature = np.maximum((w[:, None] * p * (1 - p)).sum(0), 1e-12)
@@ -170,8 +195,11 @@ def solve_hessian(X: Any, p: Array, w: Array, decay: float, gradient: Array, tol
             z[-1] -= z[-1].mean()
             return z
 
+    else:
+        gradient = gradient.astype(X.dtype, copy=False)
     p, w = p.astype(X.dtype, copy=False), w.astype(X.dtype, copy=False)
-    return _conjugate_gradients(lambda V: hessian_product(X, p, w, decay, V), gradient, tolerance, precondition)
+    x = _conjugate_gradients(lambda V: hessian_product(X, p, w, decay, V), gradient, tolerance, precondition)
+    return x.astype(np.float64, copy=False)
 
 
 class SolutionGradient(NamedTuple):
@@ -211,22 +239,23 @@ def _conjugate_gradients(
 ) -> Array:
     x, r = np.zeros_like(b), b.copy()
     z = r if precondition is None else precondition(r)
-    direction, rz = z.copy(), float((r * z).sum())
+    direction, rz = z.copy(), float(np.vdot(r, z))
     limit = tolerance * _norm(b)
     for _ in range(MAX_CG_STEPS):
         if rz <= 0 or _norm(r) <= limit:
             break
         Ad = product(direction)
-        curvature = float((direction * Ad).sum())
+        curvature = float(np.vdot(direction, Ad))
         if curvature <= 0:  # rounding; H is positive semidefinite
             break
         x += rz / curvature * direction
         r -= rz / curvature * Ad
         z = r if precondition is None else precondition(r)
-        rz, before = float((r * z).sum()), rz
-        direction = z + rz / before * direction
+        rz, before = float(np.vdot(r, z)), rz
+        direction *= rz / before
+        direction += z
     return x
 
 
 def _norm(x: Array) -> float:
-    return float(np.sqrt((x * x).sum()))
+    return float(np.linalg.norm(x))

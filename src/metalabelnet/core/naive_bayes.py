@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-PART_VALUES = 1 << 22  # values of X times classes that are in memory at once
+PART_VALUES = 1 << 22  # of X that are in memory at once
 
 
 def fit_naive_bayes(X: Any, q: Array, w: Array, smoothing: float) -> Array:
@@ -48,13 +48,19 @@ def leave_one_out_logits(X: Any, q: Array, w: Array, smoothing: float) -> Array:
     counts, total, length = _count(X, own), w @ q, np.asarray(X.sum(1), np.float64).reshape(-1, 1)
     sums = counts.sum(0) + smoothing * X.shape[1] - length * own
     z: Array = np.log1p(total - own) - length * np.log(sums)
-    step = max(1, PART_VALUES * len(q) // (max(1, X.nnz) * q.shape[1]))
+    log_counts = np.log(counts + smoothing)
+    step = max(1, PART_VALUES * len(q) // max(1, X.nnz))
     for start in range(0, len(q), step):
-        part = X[start : start + step]
-        row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
-        value = part.data[:, None].astype(np.float64)
-        others = np.maximum(counts[part.indices] - value * own[start + row], 0)  # below 0 by rounding
-        np.add.at(z, start + row, value * np.log(others + smoothing))
+        part = X[start : start + step].astype(np.float64)
+        z[start : start + step] += part @ log_counts
+        for c in range(q.shape[1]):  # a row counts for the classes of its own label alone
+            rows = np.flatnonzero(own[start : start + step, c])
+            some = part[rows]
+            count = counts[some.indices, c]
+            # By rounding a difference may be below 0.
+            others = np.maximum(count - some.data * np.repeat(own[start + rows, c], np.diff(some.indptr)), 0)
+            some.data *= np.log((others + smoothing) / (count + smoothing))
+            z[start + rows, c] += some @ np.ones(X.shape[1])
     return z
 
 
