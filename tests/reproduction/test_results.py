@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from metalabelnet.errors import InputError
+from metalabelnet.methods import METHODS
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import (
     Results,
@@ -153,6 +154,20 @@ def test_committed_lines_say_their_recipe_and_what_the_method_was_tuned_on() -> 
         assert line["tuned_on"]
         if not line.get("superseded"):
             assert line["tuned_on"] == tuning_data(line["settings"]["method"], line["settings"]["recipe"])
+
+
+def test_committed_lines_whose_epoch_was_selected_again_follow_their_curves() -> None:
+    """The stored loss is rounded: an epoch that it cannot tell from the best may be selected."""
+    lines = [line for line in Results(COMMITTED).lines if "reselected" in line and not line.get("superseded")]
+    assert lines
+    for line in lines:
+        summary, curves, settings = line["summary"], line["curves"], line["settings"]
+        first = int(METHODS[settings["method"]].traits.select_from * settings["epochs"])
+        ranks = list(zip(curves["clean_accuracy"], (-loss for loss in curves["clean_loss"]), strict=True))
+        epoch = summary["selected_epoch"]
+        assert epoch >= first
+        assert ranks[epoch] == max(ranks[first:])
+        assert summary["test_accuracy"] == curves["test_accuracy"][epoch]
 
 
 def test_explicit_default_settings_give_the_same_key() -> None:

@@ -14,6 +14,8 @@ Keys of a line:
     concurrent       number of runs that shared the device, this one included (only if several)
     tuned_on         the data on which the settings of the method were chosen
     superseded       "COMMIT: reason" if the method has changed since; such a line is kept, but is in no table
+    reselected       "COMMIT: reason" if the epoch was selected again from the curves of a superseded line, because
+                     other epochs may be selected now; without what only the earlier epoch has, such as macro F1
     versions         of the packages, and the device that trained
     commit
 
@@ -83,7 +85,7 @@ SUMMARY_KEYS = (  # the part of summary.json that the settings do not contain
 _REQUIRED: Fields = {"date": str, "settings": dict[str, Any], "summary": dict[str, Any] | None}
 _REQUIRED |= {"versions": dict[str, Any], "commit": str | None}
 _OPTIONAL: Fields = {"method_settings": dict[str, Any], "curves": dict[str, Any], "losses": dict[str, Any]}
-_OPTIONAL |= {"concurrent": int, **dict.fromkeys(("failure", "tuned_on", "superseded"), str)}
+_OPTIONAL |= {"concurrent": int, **dict.fromkeys(("failure", "tuned_on", "superseded", "reselected"), str)}
 _SETTINGS: Fields = {"data": str, "method": str, "noise": str, "net": str, "seed": int, "batch_size": int}
 _SETTINGS |= dict.fromkeys(("epochs", "warmup"), int)
 _SUMMARY: Fields = {"seconds": float} | dict.fromkeys(("test_accuracy", "test_accuracy_last"), float | None)
