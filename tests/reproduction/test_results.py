@@ -167,7 +167,7 @@ def test_committed_lines_whose_epoch_was_selected_again_follow_their_curves() ->
         epoch = summary["selected_epoch"]
         assert epoch >= first
         assert ranks[epoch] == max(ranks[first:])
-        assert summary["test_accuracy"] == pytest.approx(curves["test_accuracy"][epoch], abs=0.05)  # bf16 in training
+        assert summary["test_accuracy"] == pytest.approx(curves["test_accuracy"][epoch], abs=0.1)  # of another forward pass, in bf16
 
 
 def test_explicit_default_settings_give_the_same_key() -> None:
