@@ -254,7 +254,9 @@ REFUSED = {
         },
         "--augment": {"small.npz --augment flip-crop --clean 18": "is for images, and small.npz has none"},
         "--pretrained": {"small.npz --pretrained": "pretrained weights are for networks of timm or torchvision"},
-        "--execution": {"small.npz --method mlnt --execution compiled": "the steps of mlnt cannot be traced"},
+        "--execution": {
+            "small.npz --method logistic-both --execution compiled": "steps of logistic-both cannot be traced"
+        },
         "--kernels": {
             "small.npz --kernels hopper": "kernels hopper needs dtype bf16",
             "small.npz --kernels hopper --dtype bf16 --execution eager": "kernels hopper needs compiled steps",

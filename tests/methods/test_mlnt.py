@@ -13,7 +13,6 @@ from metalabelnet.data.batches import Batch, to_input
 from metalabelnet.errors import InputError
 from metalabelnet.methods.mlnt import MLNT, MLNTSettings, consistency_loss, synthetic_labels
 from metalabelnet.nets.head import FeatureExtractor
-from metalabelnet.seeds import generator
 from metalabelnet.train.settings import make_run
 from small_runs import StepRunner, column_images, small_problem, small_run
 
@@ -78,7 +77,7 @@ def test_extreme_logits_are_finite(size: float) -> None:
 @pytest.mark.parametrize(("share", "changed"), [(0.0, 0), (0.5, 10), (0.33, 7), (1.0, 20)])
 def test_share_of_the_batch_gets_a_neighbors_label(share: float, changed: int) -> None:
     given = torch.arange(20) % 4
-    labels = synthetic_labels(given, given[:, None].expand(20, 3) + 10, share, random())
+    labels = synthetic_labels(given, given[:, None].expand(20, 3) + 10, share, torch.rand(2, 20, generator=random()))
     assert int((labels != given).sum()) == changed
     assert torch.equal(labels[labels >= 10] - 10, given[labels >= 10])
     assert torch.equal(given, torch.arange(20) % 4)
@@ -90,10 +89,28 @@ def test_samples_and_neighbors_are_drawn_uniformly() -> None:
     counts = torch.zeros(30)
     g = random()
     for _ in range(4000):
-        labels = synthetic_labels(given, neighbors, 0.5, g)
+        labels = synthetic_labels(given, neighbors, 0.5, torch.rand(2, 6, generator=g))
         counts[labels[labels >= 0]] += 1
     assert float(counts.sum()) == 4000 * 3
     assert float((counts - 400).abs().max()) < 4 * math.sqrt(4000 * 0.1 * 0.9)
+
+
+def test_largest_draw_chooses_the_last_neighbor() -> None:
+    """In float32, 10 times the largest number below 1 is 10."""
+    draws = torch.tensor([[0.0], [math.nextafter(1.0, 0.0)]]).clamp_max(1 - 2**-24)
+    assert synthetic_labels(torch.tensor([0]), torch.arange(10)[None], 1.0, draws).tolist() == [9]
+
+
+def test_every_epoch_has_its_own_draws() -> None:
+    """They follow from the seed, so that a resumed run has the same."""
+    runs = [StepRunner(small_run("mlnt", epochs=4, warmup=1), small_problem()).method for _ in range(2)]
+    for epoch in (1, 2):
+        runs[0].begin_epoch(epoch)
+        if epoch == 1:
+            first = runs[0].draws.clone()
+    runs[1].begin_epoch(2)
+    assert not torch.equal(first, runs[0].draws)
+    assert torch.equal(runs[0].draws, runs[1].draws)
 
 
 @pytest.mark.parametrize("differentiation", ["exact", "double-backward"])
@@ -111,8 +128,8 @@ def test_step_equals_the_method_written_out(differentiation: str) -> None:
     q = forward(other.teacher, batch.x, {}, seed=batch.seed, update_statistics=False).softmax(1)
     loss = cross_entropy(f(theta), batch.given).mean()
     for m in range(3):
-        g = generator(batch.seed, "synthetic", m)
-        y_m = synthetic_labels(batch.given, given[other.neighbors.rows[batch.index]], 0.5, g)
+        draws = other.draws[:, m, batch.index]
+        y_m = synthetic_labels(batch.given, given[other.neighbors.rows[batch.index]], 0.5, draws)
         d = torch.autograd.grad(cross_entropy(f(theta), y_m).mean(), list(theta.values()), create_graph=True)
         ahead = {k: w - 0.2 * dw for (k, w), dw in zip(theta.items(), d, strict=True)}
         loss = loss + 2.0 / 3 * (q * (q.log() - f(ahead).log_softmax(1))).sum(1).mean()
@@ -167,8 +184,8 @@ def test_weight_and_ema_decay_ramp_up_after_warm_up() -> None:
     weights, gammas = [], []
     for epoch in range(11, 18):
         method.begin_epoch(epoch)
-        weights.append(method.weight)
-        gammas.append(method.gamma)
+        weights.append(float(method.weight))
+        gammas.append(float(method.gamma))
     expected = [2 * math.exp(-5 * (1 - k / 5) ** 2) for k in range(5)] + [2.0, 2.0]
     assert weights == pytest.approx(expected)
     assert gammas == [0.99] * 5 + [0.999] * 2

@@ -167,6 +167,7 @@ class JointOptimization(Method):
         summary="labels replaced by the mean of recent predictions, then a new network trained on them",
         reference="Tanaka et al. 2018",
         paper_url="https://arxiv.org/abs/1803.11364",
+        traceable=True,
         relative_cost=2.4,
         own_recipe={
             "epochs": 200,
@@ -219,6 +220,10 @@ class JointOptimization(Method):
         self.sgd = self.make_sgd(self.net)
         self.averages.clear()
         self.average_weights("second_net", self.net)
+
+    def phase(self) -> str:
+        """Return "labels", or "retraining" in the second stage."""
+        return "retraining" if self.retraining else "labels"
 
     def classifier(self) -> nn.Module:
         """Return the network of the current stage, or its EMA."""

@@ -78,7 +78,7 @@ def consistency_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     return (log_q.exp() * (log_q - log_p)).sum(1)
 
 
-def synthetic_labels(given: Tensor, neighbors: Tensor, share: float, randomness: torch.Generator) -> Tensor:
+def synthetic_labels(given: Tensor, neighbors: Tensor, share: float, draws: Tensor) -> Tensor:
     """Return the given labels with those of a random share of the samples replaced by the label of a neighbor.
 
     Parameters
@@ -89,12 +89,13 @@ def synthetic_labels(given: Tensor, neighbors: Tensor, share: float, randomness:
         Given labels of the neighbors of each sample; one is drawn uniformly.
     share : float
         Share of the samples whose label is replaced.
-    randomness : torch.Generator
-        Source of random numbers.
+    draws : Tensor of shape (2, N)
+        Uniform draws from [0, 1): the samples of the smallest first draws are replaced, the second chooses the
+        neighbor.
     """
     n, k = neighbors.shape
-    chosen = torch.randperm(n, generator=randomness, device=given.device)[: round(share * n)]
-    which = torch.randint(k, chosen.shape, generator=randomness, device=given.device)
+    chosen = draws[0].argsort()[: round(share * n)]
+    which = (k * draws[1, chosen]).long().clamp_max(k - 1)  # k times a number below 1 can round to k
     labels = given.clone()
     labels[chosen] = neighbors[chosen, which]
     return labels
@@ -138,7 +139,9 @@ class MLNT(Method):
         Exponential moving average of the classifier; None in warm-up.
     neighbors : NeighborTable or None
         Row numbers of the nearest neighbors of each labeled row; None in warm-up.
-    weight, gamma : float
+    draws : Tensor of shape (2, M, rows)
+        Uniform draws of the current epoch, from which the synthetic labels are made; empty in warm-up.
+    weight, gamma : Tensor
         w and γ in the current epoch.
     """
 
@@ -147,6 +150,7 @@ class MLNT(Method):
         reference="Li et al. 2019",
         paper_url="https://arxiv.org/abs/1812.05214",
         has_warmup=True,
+        traceable=True,
         looks_ahead=True,
         relative_cost=20.0,  # measured with M = 2, scaled to the default M = 10
         own_recipe={
@@ -172,19 +176,28 @@ class MLNT(Method):
         self.look_ahead_gradient = LookAheadGradient(settings.differentiation)
         self.teacher: nn.Module | None = None
         self.neighbors: NeighborTable | None = None
-        self.weight, self.gamma = 0.0, settings.ema
+        self.weight, self.gamma = torch.tensor([0.0, settings.ema], dtype=task.dtype, device=task.train.given.device)
+        self.draws = self.weight.new_empty(2, settings.synthetic, 0)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Create the teacher and find the neighbors at the end of warm-up; set w and γ."""
+        """Create the teacher and find the neighbors at the end of warm-up; then draw random numbers, set w and γ."""
         since = epoch - self.task.recipe.warmup
         if since >= 0 and self.neighbors is None:
             self.teacher = self._copy_net()
             self.neighbors = self._find_neighbors()
+            self.draws = self.weight.new_empty(2, self.settings.synthetic, len(self.task.train))
         super().begin_epoch(epoch)
+        if since < 0:
+            return
+        self.draws.copy_(torch.rand(self.draws.shape, generator=generator(self.task.seed, "synthetic", epoch)))
         ramp = round(self.settings.ramp * self.task.recipe.epochs / 120)
         done = since / ramp if ramp and since < ramp else 1.0
-        self.weight = self.settings.consistency * math.exp(-5 * (1 - done) ** 2)
-        self.gamma = self.settings.ema if since < ramp else self.settings.ema_later
+        self.weight.fill_(self.settings.consistency * math.exp(-5 * (1 - done) ** 2))
+        self.gamma.fill_(self.settings.ema if since < ramp else self.settings.ema_later)
+
+    def phase(self) -> str:
+        """Return "warm-up" or "consistency"."""
+        return "warm-up" if self.teacher is None else "consistency"
 
     def _copy_net(self) -> nn.Module:
         return copy.deepcopy(self.net).requires_grad_(requires_grad=False)
@@ -222,10 +235,8 @@ class MLNT(Method):
         logits = logits_at(theta, first=True)
         consistency, total_gradient = logits.new_zeros(()), {name: torch.zeros_like(w) for name, w in theta.items()}
         for m in range(s.synthetic):
-            randomness = generator(batch.seed, "synthetic", m, device=batch.x.device)
-            loss, gradient = consistency_and_gradient(
-                synthetic_labels(batch.given, neighbor_labels, s.share, randomness)
-            )
+            draws = self.draws[:, m, batch.index]
+            loss, gradient = consistency_and_gradient(synthetic_labels(batch.given, neighbor_labels, s.share, draws))
             consistency += self.weight / s.synthetic * loss
             for name, gradient_m in gradient.items():
                 total_gradient[name] += self.weight / s.synthetic * gradient_m
@@ -276,6 +287,7 @@ class MLNT(Method):
         """Restore a checkpoint of either phase."""
         if "neighbors" in state:
             self.teacher, self.neighbors = self._copy_net(), self._restore_neighbors(state["neighbors"])
+            self.draws = self.weight.new_empty(2, self.settings.synthetic, len(self.task.train))
         super().load_state_dict(state)
 
     def load_model_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -111,6 +111,7 @@ class Pencil(Method):
         summary="a soft label per sample, learned by backpropagation together with the network",
         reference="Yi and Wu 2019",
         paper_url="https://arxiv.org/abs/1903.07788",
+        traceable=True,
         own_recipe={
             "epochs": 320,
             "lr": 0.06,
@@ -139,6 +140,7 @@ class Pencil(Method):
         self.candidates_from = min(self.correct_from, self.epochs - 1)
         self.labels = SoftLabelTable(task.train.given, len(task.train.classes), settings.k, task.dtype)
         self.has_labels = True
+        self.on_given, self.labels_fixed = self.correct_from > 0, self.fix_from == 0
 
     def lr_at(self, epoch: int) -> float:
         """Return the learning rate of the schedule, which starts from `last_lr` in stage 3 if that is set."""
@@ -149,6 +151,10 @@ class Pencil(Method):
         """Set the stage."""
         super().begin_epoch(epoch)
         self.on_given, self.labels_fixed = epoch < self.correct_from, epoch >= self.fix_from
+
+    def phase(self) -> str:
+        """Return "given labels", "label learning" or "fixed labels", the three stages."""
+        return "given labels" if self.on_given else "fixed labels" if self.labels_fixed else "label learning"
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step of the network on the loss of the stage and, in stage 2, one of the labels of the batch."""
