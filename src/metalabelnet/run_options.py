@@ -205,7 +205,9 @@ class RunOptions:
     strong_weight: float = _option(1.0, "weight of the loss on strongly augmented images")
     mixup: float = _option(0.0, "parameter alpha of MixUp; 0: no MixUp")
     label_smoothing: float = _option(0.0, "share of the uniform distribution in the labels (label smoothing)")
-    select_from: float = _option(0.0, "fraction of the epochs after which an epoch may be selected as the result")
+    select_from: float = _option(
+        0.0, "fraction of the epochs after which an epoch may be selected as the result; some methods: at least 0.8"
+    )
     snapshots: int = _option(
         30, "number of epochs, evenly spaced, whose predictions enter the label table; 0: only the selected epoch"
     )
