@@ -390,6 +390,28 @@ def test_recipe_table() -> None:
                 assert not row[k]
 
 
+def test_table_of_epochs_that_can_be_selected(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (PAGES / "recipe.md").read_text(encoding="utf-8")
+    benchmark = load_benchmark("selection_window")
+    lines = (ROOT / "results" / "recipe" / "window-digits.jsonl").read_text().splitlines()
+    benchmark.print_table([json.loads(line) for line in lines])
+    assert page.partition("<!-- begin: window -->")[2].partition("<!-- end: window -->")[0].strip() in (
+        capsys.readouterr().out
+    )
+    gains: dict[tuple[str, str], list[float]] = {}
+    for text in (ROOT / "results" / "variants" / "2026-11-19-noise-rate.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        if line["variant"] in ("exponent 1 + e, weight u^e", "glc", "sce", "fine-tune"):
+            key = (line["method"], line["cell"].partition("/")[0])
+            gains.setdefault(key, []).append(line["test_last"] - line["test"])
+    means = {key: f"{abs(statistics.mean(values)):.1f}" for key, values in gains.items()}
+    plus = [means[PLUS, data] for data in ("fashion-mnist", "cifar10-1000")]
+    others = [means[method, "fashion-mnist"] for method in ("glc", "sce", "fine-tune")]
+    text = " ".join(page.split())
+    assert f"is {plus[0]} and {plus[1]} points above the selected one" in text
+    assert f"{others[0]}, {others[1]} and {others[2]} below it" in text
+
+
 def test_reading_of_packed_images() -> None:
     """Images per second in scale.md, rounded to two digits."""
     page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
