@@ -46,7 +46,7 @@ def test_other_gpus_use_cudnn_or_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"dtype": "float32"}, "dtype bf16, not float32"),
         ({"dtype": "bf16", "execution": "eager"}, "eagerly"),
-        ({"dtype": "bf16", "method": "pencil"}, "eagerly"),
+        ({"dtype": "bf16", "method": "logistic-both"}, "eagerly"),
     ],
 )
 def test_settings_reject_hopper_where_it_is_never_used(changes: dict[str, str], reason: str) -> None:
