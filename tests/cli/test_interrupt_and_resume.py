@@ -54,7 +54,7 @@ def kill_ten_times(start: Start, method: str, seed: int, tmp_path: Path, capsys:
         seen.append(count_finished_epochs(folder))
         assert not RunFolder(folder).finished
     assert seen[-1] > seen[1]  # each resumes where the last one was killed
-    assert start([*arguments(data, folder, method), "--resume"], tmp_path).wait() == 0
+    assert start(["train", str(folder), "--resume"], tmp_path).wait() == 0  # with the settings of the run
     assert run_outputs(folder) == run_outputs(tmp_path / "alone")
     assert not (folder / "checkpoint").exists()
 

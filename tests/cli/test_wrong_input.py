@@ -1,6 +1,7 @@
 """Wrong input gives one line on standard error, exit code 2, and writes no file. Also help, version and lists."""
 
 import errno
+import json
 import os
 import re
 from collections.abc import Callable
@@ -207,6 +208,35 @@ def test_existing_run_is_not_overwritten(capsys: Capture, work_dir: Path) -> Non
     assert "was started with lr = 0.05, not 0.9" in output
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "run is a run folder: give data, or resume the run with --resume"),
+        (["--resume", "--lr", "0.05"], "--lr: the run in run is resumed with its own settings; leave out --lr"),
+        (["--resume", "--set", "a=1"], "leave out --set"),
+        (["--resume", "--seed", "0"], "leave out --seed"),
+        (["--resume", "--net", "mlp"], "not with a network of your own; leave it out"),
+        (["--resume", "-o", "other"], "the run in run is resumed there; leave out --out"),
+    ],
+)
+def test_run_folder_as_data(words: list[str], message: str, capsys: Capture, work_dir: Path) -> None:
+    with pytest.raises(RunStopped):
+        train(tiny_run(work_dir / "small.npz"), folder=work_dir / "run", stop=lambda: True)
+    assert message in input_error(["train", "run", *words], capsys, work_dir)
+
+
+def test_resume_of_a_run_folder_executes_no_code_that_it_names(capsys: Capture, work_dir: Path) -> None:
+    with pytest.raises(RunStopped):
+        train(tiny_run(work_dir / "small.npz"), folder=work_dir / "run", stop=lambda: True)
+    file = work_dir / "run" / "run.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"run": content["run"] | {"net": "evil:make"}}))
+    output = input_error(["train", "run", "--resume"], capsys, work_dir)
+    assert "allow its code to run with --net evil:make" in output
+    file.write_text(json.dumps(content | {"own_net": "mine.Net"}))
+    assert "resume it there, with resume=True" in input_error(["train", "run", "--resume"], capsys, work_dir)
+
+
 def test_finished_run_is_not_trained_again(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_cli(arguments("run"), capsys)
     before = folder_contents(work_dir)
@@ -363,4 +393,5 @@ def test_methods_lists_settings(name: str, capsys: Capture) -> None:
 def test_labels_of_unfinished_run(capsys: Capture, work_dir: Path) -> None:
     with pytest.raises(RunStopped):
         train(tiny_run(work_dir / "small.npz"), folder=work_dir / "run", stop=lambda: True)
-    assert "the run is not finished; resume it with --resume" in input_error(["labels", "run"], capsys, work_dir)
+    output = input_error(["labels", "run"], capsys, work_dir)
+    assert "the run is not finished; resume it with: metalabelnet train run --resume" in output

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.cli.unused_options import check_run_options
 from metalabelnet.errors import InputError
+from metalabelnet.inference.load import check_net_is_allowed
 from metalabelnet.methods import METHODS
-from metalabelnet.run_options import ALL
-from metalabelnet.train import Run, make_run
+from metalabelnet.run_options import ALL, DATASET_DEFAULTS
+from metalabelnet.train import Run, RunFolder, make_run
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +29,27 @@ def build_run(args: argparse.Namespace, **changes: Any) -> Run:
     run = make_run(**{name: value for name, value in (values | changes).items() if value is not None})
     check_run_options(args, run)
     return run
+
+
+def run_to_resume(args: argparse.Namespace) -> Run | None:
+    """Return the run in the folder DATA; None if DATA is no run folder. `args.out` becomes that folder."""
+    folder = RunFolder(args.data)
+    if args.data in DATASET_DEFAULTS or not folder.has("run.json"):
+        return None
+    if not args.resume:
+        raise InputError(f"{args.data} is a run folder: give data, or resume the run with --resume")
+    if args.out not in (None, folder.path):
+        raise InputError(f"--out {args.out}: the run in {args.data} is resumed there; leave out --out")
+    for option in dataclasses.fields(Run):
+        if option.name not in ("data", "net", "workers") and getattr(args, option.name, None) not in (None, []):
+            name = "set" if option.name == "settings" else option.name.replace("_", "-")
+            raise InputError(f"--{name}: the run in {args.data} is resumed with its own settings; leave out --{name}")
+    if (own := folder.metadata()["own_net"]) is not None:
+        raise InputError(f"{args.data} trains a module passed in Python ({own}): resume it there, with resume=True")
+    run = folder.run()
+    check_net_is_allowed(folder, run, args.net)
+    args.out = folder.path
+    return run if args.workers is None else dataclasses.replace(run, workers=args.workers)
 
 
 def _settings_of_method(method: str, settings: dict[str, str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ TRAIN_EXAMPLES = """examples:
   metalabelnet train cifar10 --split paper --protocol paper --noise uniform:0.6
   metalabelnet train mine.npz --method metalabelnet --unlabeled 500 --set beta=0.001 --set loss_scale=sum
   metalabelnet train digits --noise uniform:0.4 --resume          resume an interrupted run
+  metalabelnet train runs/mine --resume                           resume the run in this folder with its settings
   metalabelnet train photos/ --clean clean.csv                    one subfolder per class; clean labels in a table
   metalabelnet train mine.npz --clean clean.csv                   ids are row numbers, from 0
   metalabelnet train table.csv --label kind --clean-column checked   rows marked in column `checked` are clean
@@ -171,8 +172,10 @@ def _import_on_call(module: str, function: str) -> Callable[[argparse.Namespace]
 def _add_train(parser: Parser) -> None:
     add_run_arguments(parser)
     add = parser.add_argument
-    add("--out", type=Path, metavar="DIR", help="run folder (default: runs/ and a name made from the settings)")
-    add("--resume", action="store_true", help="resume the run in that folder")
+    text = "run folder (default: runs/ and a name made from the settings)"
+    add("-o", "--out", type=Path, metavar="DIR", help=text)
+    text = "resume the run in that folder, or in the folder DATA, whose settings are then used"
+    add("--resume", action="store_true", help=text)
     _add_log(parser)
     text = "seconds between checkpoints: the most work a crash can cost (default: 10)"
     add("--checkpoint-seconds", type=float, default=10.0, metavar="X", help=text)
@@ -186,7 +189,7 @@ def _add_compare(parser: Parser) -> None:
     add("--jobs", type=int, metavar="N", help="parallel runs (default: one per CPU core; 1 on a GPU)")
     _add_cluster(parser)
     text = "folder for the run folders, the table and the plot (default: runs/ and a name made from the settings)"
-    add("--out", type=Path, metavar="DIR", help=text)
+    add("-o", "--out", type=Path, metavar="DIR", help=text)
     add("--resume", action="store_true", help="keep finished runs and resume the others")
     _add_log(parser)
 
@@ -324,7 +327,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--jobs", type=int, metavar="N", help="on CPU: parallel runs, in processes with one thread each (default: 1)")
     _add_cluster(parser)
     add("--results", type=Path, metavar="DIR", help="folder of the result files, one line per run (default: results)")
-    add("--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
+    add("-o", "--out", type=Path, metavar="DIR", help="folder for the run folders (default: runs/reproduce)")
     add("--figures", type=Path, metavar="DIR", help="folder for tables, figures (default: docs/results/reproduction)")
     add("--doc", type=Path, metavar="FILE", help="update the generated parts of this Markdown page")
     add("--smoke", action="store_true", help="run everything in small, on digits or a stand-in of the data")

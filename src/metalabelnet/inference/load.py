@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from metalabelnet.methods import Method
+    from metalabelnet.train import Run
     from metalabelnet.train.run_folder import RunFolder
 
 
@@ -25,8 +26,7 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
     """Build the method of a run and load its weights.
 
     rows  used in place of the training rows, for the method's soft labels; default: placeholders
-    net   MODULE:FUNCTION of the user's network. It must be repeated here, because loading a run folder must not
-          execute code that the folder names.
+    net   MODULE:FUNCTION of the user's network; see check_net_is_allowed
     """
     # Noise, device and pretrained weights matter for training only: their files and GPUs need not exist here.
     run = files.run(noise="none", noise_probs=None, device=device, pretrained=None)
@@ -41,12 +41,7 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
             f"{files.path} was trained on floating-point images, and the folder does not record how they were made "
             "from image files: load model.safetensors in Python"
         )
-    if net is not None and not is_user_function(run.net):
-        raise InputError(
-            f"--net {net}: {files.path} was trained with --net {run.net}, not with a network of your own; leave it out"
-        )
-    if is_user_function(run.net) and run.net != net:
-        raise InputError(f"{files.path} was trained with your own network: allow its code to run with --net {run.net}")
+    check_net_is_allowed(files, run, net)
     if rows is None:
         rows = _placeholder_rows(tuple(metadata["shape"]), tuple(metadata["classes"]))
     rows = rows.to(select_device(run))
@@ -70,6 +65,19 @@ def load_method(files: RunFolder, rows: Rows | None = None, *, net: str | None =
             "again"
         ) from error
     return method
+
+
+def check_net_is_allowed(files: RunFolder, run: Run, net: str | None) -> None:
+    """Raise InputError unless `net` is the MODULE:FUNCTION of the user's network, or None for a built-in network.
+
+    It must be repeated, because reading a run folder must not execute code that the folder names.
+    """
+    if net is not None and not is_user_function(run.net):
+        raise InputError(
+            f"--net {net}: {files.path} was trained with --net {run.net}, not with a network of your own; leave it out"
+        )
+    if is_user_function(run.net) and run.net != net:
+        raise InputError(f"{files.path} was trained with your own network: allow its code to run with --net {run.net}")
 
 
 def calibrated_probabilities(files: RunFolder, logits: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -266,11 +267,15 @@ class RunFolder(DigestedFolder):
         """Return the content of summary.json."""
         if not self.finished:
             self.metadata()  # raises InputError if this is not a run folder
-            raise InputError(f"{self.path} has no summary.json: the run is not finished; resume it with --resume")
+            raise self._not_finished("summary.json")
         file = self.path / "summary.json"
         summary = json_files.parse_object(file, self.read(file.name), json_files.SUMMARY, json_files.OPTIONAL_SUMMARY)
         json_files.check_summary_parts(file, summary)
         return summary
+
+    def _not_finished(self, missing: str) -> InputError:
+        command = shlex.join(["metalabelnet", "train", str(self.path), "--resume"])
+        return InputError(f"{self.path} has no {missing}: the run is not finished; resume it with: {command}")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of each epoch so far."""
@@ -285,7 +290,7 @@ class RunFolder(DigestedFolder):
 
         file = self.path / "model.safetensors"
         if not self.has(file.name):
-            raise InputError(f"{self.path} has no model.safetensors: the run is not finished; resume it with --resume")
+            raise self._not_finished("model.safetensors")
         try:
             return {name: tensor.to(device) for name, tensor in load(self.read(file.name)).items()}
         except SafetensorError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metalabelnet import train as training
-from metalabelnet.cli.build_run import build_run, run_folder_name
+from metalabelnet.cli.build_run import build_run, run_folder_name, run_to_resume
 from metalabelnet.cli.comparison import print_summary
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import ignore_closed_terminal, interruptible
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def train(args: argparse.Namespace) -> None:
     """Train one method and print its summary."""
     with join_ranks() as world:
-        run = build_run(args)
+        run = run_to_resume(args) or build_run(args)
         if not (math.isfinite(args.checkpoint_seconds) and args.checkpoint_seconds >= 0):
             raise InputError(f"checkpoint-seconds {args.checkpoint_seconds}: give a number that is 0 or more")
         targets = list(map(parse_log_target, args.log))
