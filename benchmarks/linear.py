@@ -1,8 +1,8 @@
 """Embeddings and tables with noisy labels: `metalabelnet-plus` against logistic regression and cleanlab, paired.
 
     python benchmarks/linear.py cifar10n --features FEATURES.npz --labels CIFAR-10_human.pt [--draws 5]
-    python benchmarks/linear.py digits [--draws 3]
-    python benchmarks/linear.py fashion-mnist --data-dir DIR [--draws 3]
+    python benchmarks/linear.py digits [--draws 5]
+    python benchmarks/linear.py fashion-mnist --data-dir DIR [--draws 5]
     python benchmarks/linear.py --show results/linear/runs.jsonl
 
 cifar10n       CIFAR-10 as embeddings, with the labels `worse_label` of CIFAR-10N; 1,000 of the training rows are clean
