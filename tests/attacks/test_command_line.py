@@ -338,7 +338,7 @@ REFUSED = {
 # starts a run that does not exist, so that the same command can be repeated after every interruption.
 SHARED_BY_METHODS = "--epochs --warmup --batch-size --lr --lr-milestones --momentum --weight-decay --order --snapshots"
 RECIPE = "--lr-schedule --lr-warmup --ema --strong-augment --strong-weight --mixup --label-smoothing --select-from"
-OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype --out --resume"
+OF_EVERY_RUN = "--noise --limit --unlabeled --split --recipe --protocol --net --seed --device --dtype -o --resume"
 ALWAYS_USED = {
     "train": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --method --checkpoint-seconds --log",
     "compare": f"{SHARED_BY_METHODS} {RECIPE} {OF_EVERY_RUN} --clean-given --methods --seeds --log",
@@ -348,7 +348,7 @@ ALWAYS_USED = {
     "embed": "--encoder -o --test --label --true-label --image --text --id --data-dir --on-error",
     "export": "--onnx",
     "report": "-o",
-    "reproduce": "--list --seeds --results --dtype",
+    "reproduce": "-o --list --seeds --results --dtype",
     "methods": "",
     "datasets": "",
     "noises": "",
