@@ -1,31 +1,30 @@
 """A label net with few weights: Bayes' rule for a prediction and a given label whose noise depends on the sample.
 
-    ŷ_c      ∝ q_c(x)^a π_c / q̄_c P(y | c, x)
-    P(y | c, x) = 1 − e(x)     if y = c
-                  e(x) O_cy    otherwise
+    ŷ_c      ∝ p_c P(y | c, x),  p ∝ q(x)^a π / q̄
+    P(y | c, x) = 1 − e(x)                                 if y = c
+                  e(x) (λ p_y / (1 − p_c) + (1 − λ) O_cy)    otherwise
     e(x)     = σ(b + w u(x)),  u(x) = (m(x) − μ) / s
 
     q, q̄     a prediction for the sample x, and the mean of the predictions of the training samples
+    a        an exponent, not learned: below 1, because predictions for samples that are trained on are too certain
     π        the class frequencies
     y        its given label; P = 1 for a sample without one
     m(x)     the margin of a prediction r: the difference of the two largest log-probabilities
     e(x)     the probability that the given label of x is wrong
-    O_cy     the probability that a wrong label of class c is y; 0 on the diagonal
+    λ        the part of wrong labels that follow the prediction: the class that x looks like
+    O_cy     the probability that another wrong label of class c is y; 0 on the diagonal
 
-The weights a, b, w and O maximize the likelihood of the true and given labels of the clean samples,
-
-    Π_m r_c(x_m)^a / Σ_k r_k(x_m)^a · P(y_m | c_m, x_m),
-
-which is three separate problems: temperature scaling of r, logistic regression of "the given label is wrong" on the
-margin, and counting where wrong labels go. All three are regularized toward the initial weights, because clean samples
-are few. r must not be fitted to the sample it predicts, or the margin is too large: use cross-fitted predictions.
+The weights b, w, λ and O are fitted to the true and given labels of the clean samples: logistic regression of "the
+given label is wrong" on the margin, and where wrong labels go (`core.wrong_labels`). All are regularized toward the
+initial weights, because clean samples are few. r must not be fitted to the sample it predicts, or the margin is too
+large: use cross-fitted predictions.
 
 π is the frequency of each class in the clean set, regularized toward q̄. q̄ changes in training, and `align` updates
 π / q̄ (distribution alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that
 are drawn like the training samples; `same_frequencies` tests it by their given labels.
 
-Noise that follows the features is wrong near the decision boundary and right far from it; one noise rate for each class
-cannot express that, and a margin can.
+Noise that follows the features is wrong near the decision boundary and right far from it, and confuses each sample with
+the class that it looks like; one noise rate and one matrix for all cannot express that, a margin and λ can.
 """
 
 from __future__ import annotations
@@ -35,11 +34,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
 NEWTON_STEPS = 30
-PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π, in each row of O, and in the frequencies O's prior has
+PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π
 Z_OF_LEVEL = 3.090232  # quantile of the standard normal distribution at 1 − 0.001
 MIN_MEAN = 1e-4  # bounds log q̄: a class that is never predicted
+MIN_OTHERS = 1e-6  # bounds 1 − p_c: a prediction that is certain
 MIN_LIKELIHOOD = 1e-6  # bounds log P: at e(x) = 0 a given label would rule out all other classes
 
 
@@ -50,6 +51,8 @@ class BayesLabelNet(nn.Module):
     ----------
     classes : int
         Number of classes.
+    exponent : float, default 1
+        a.
 
     Attributes
     ----------
@@ -59,8 +62,10 @@ class BayesLabelNet(nn.Module):
         Intercept and slope of the noise rate.
     mean, std : Tensor
         μ and s of the margin over the clean samples.
+    share : Tensor
+        λ, the part of wrong labels that follow the prediction.
     O : Tensor of shape (classes, classes)
-        Where wrong labels go.
+        Where other wrong labels go.
     shift : Tensor of shape (classes,)
         log π − log q̄.
 
@@ -80,19 +85,22 @@ class BayesLabelNet(nn.Module):
     w: Tensor
     mean: Tensor
     std: Tensor
+    share: Tensor
     O: Tensor
     shift: Tensor
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, exponent: float = 1.0) -> None:
         super().__init__()
-        for name, value in (("a", 1.0), ("b", 0.0), ("w", 0.0), ("mean", 0.0), ("std", 1.0)):
+        for name, value in (("a", exponent), ("b", 0.0), ("w", 0.0), ("mean", 0.0), ("std", 1.0), ("share", 0.0)):
             self.register_buffer(name, torch.tensor(value))
         uniform = torch.full((classes, classes), 1 / max(1, classes - 1))
         self.register_buffer("O", uniform.fill_diagonal_(0.0))
         self.register_buffer("shift", torch.zeros(classes))
 
     @torch.no_grad()
-    def fit(self, log_r: Tensor, given: Tensor, true: Tensor, *, by_margin: bool = True) -> None:
+    def fit(
+        self, log_r: Tensor, given: Tensor, true: Tensor, *, by_margin: bool = True, by_prediction: bool = True
+    ) -> None:
         """Fit the weights to clean samples.
 
         Parameters
@@ -105,6 +113,8 @@ class BayesLabelNet(nn.Module):
             Their classes.
         by_margin : bool, default True
             Whether the noise rate depends on the margin; otherwise it is one number.
+        by_prediction : bool, default True
+            Whether wrong labels may follow the prediction; otherwise λ stays as it is.
         """
         log_r, given, true = (t.cpu() for t in (log_r.double(), given.double(), true))
         wrong = 1 - given.gather(1, true[:, None])[:, 0]
@@ -112,13 +122,14 @@ class BayesLabelNet(nn.Module):
         mean, std = m.mean(), m.std(correction=0).clamp_min(1e-6)
         u = (m - mean) / std if by_margin else torch.zeros_like(m)
         b, w = _fit_noise_rate(u, wrong)
-        a = 1 / fit_temperature(log_r, true).temperature
+        counts = count_wrong_labels(given, true)
         for buffer, value in zip(
-            (self.a, self.b, self.w, self.mean, self.std, self.O),
-            (torch.tensor(a), b, w, mean, std, _count_wrong_labels(given, true)),
-            strict=True,
+            (self.b, self.w, self.mean, self.std, self.O), (b, w, mean, std, counts.frequencies()), strict=True
         ):
             buffer.copy_(value)
+        if by_prediction:
+            calibrated = (log_r / fit_temperature(log_r, true).temperature).log_softmax(1)
+            self.share.fill_(fit_share(calibrated, given, true, counts))
 
     @torch.no_grad()
     def align(self, log_q: Tensor, true: Tensor) -> None:
@@ -137,9 +148,12 @@ class BayesLabelNet(nn.Module):
         y = given.clamp_min(0)
         is_given = torch.arange(len(self.O), device=given.device) == y[:, None]
         rate = noise_rate[:, None]
-        likelihood = torch.where(is_given, 1 - rate, rate * self.O.T[y])
+        log_p = functional.log_softmax(self.a * log_q + self.shift, dim=1)
+        p = log_p.exp()
+        wrong = self.share * p.gather(1, y[:, None]) / (1 - p).clamp_min(MIN_OTHERS) + (1 - self.share) * self.O.T[y]
+        likelihood = torch.where(is_given, 1 - rate, rate * wrong)
         log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
-        return functional.log_softmax(self.a * log_q + self.shift + log_likelihood, dim=1)
+        return functional.log_softmax(log_p + log_likelihood, dim=1)
 
 
 def same_frequencies(a: Tensor, b: Tensor, classes: int) -> bool:
@@ -178,15 +192,3 @@ def _fit_noise_rate(u: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
         step = torch.linalg.solve(hessian, gradient)
         weights = weights - step / (step.abs().max() / 2).clamp_min(1.0)  # far from the solution Newton's step is long
     return weights[0], weights[1]
-
-
-def _count_wrong_labels(given: Tensor, true: Tensor) -> Tensor:
-    """Return O: frequencies in each class, shrunk toward those in all classes, and these toward uniform."""
-    classes = given.shape[1]
-    counts = functional.one_hot(true, classes).to(given).T @ given
-    counts.fill_diagonal_(0.0)
-    pooled = counts.sum(0) + PSEUDO_COUNTS / classes
-    prior = (pooled / pooled.sum()).expand(classes, classes).clone().fill_diagonal_(0.0)
-    prior = prior / prior.sum(1, keepdim=True).clamp_min(torch.finfo(prior.dtype).tiny)
-    posterior = counts + PSEUDO_COUNTS * prior
-    return posterior / posterior.sum(1, keepdim=True).clamp_min(torch.finfo(prior.dtype).tiny)

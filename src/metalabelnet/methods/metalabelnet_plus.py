@@ -12,11 +12,11 @@ Once, at the end of warm-up:
     θ ← θ̃, with BatchNorm statistics recomputed
     r ← prediction after the classifier's last layer is refit to the clean set (`core.head_refit`)
     φ ← maximum likelihood on the clean samples, with cross-fitted r (`core.bayes_label_net`)
-    e ← noise rate of each training sample by φ, from the margin of r
+    e ← noise rate of each training sample by φ, from the margins of the predictions r of all folds
 
 Phase 2, on each batch:
 
-    ŷ ∝ q^a π / q̄ P_φ(y | ·, x),   c ← max ŷ
+    ŷ ∝ p P_φ(y | ·, x),   p ∝ q^a π / q̄,   c ← max ŷ
     u ← exp(−2 min(c − μ_c, 0)² / σ_c²)
     θ ← θ − SGD(∇θ ((1/N) Σ u^e · −Σ_k ȳ_k log p_k(x) + γ ē (1/M) Σ −log p_{y_m}(x_m))),   ȳ ∝ ŷ^(1 + (s − 1) e)
 
@@ -24,8 +24,10 @@ Phase 2, on each batch:
     x_m, y_m  a batch of the clean set
     θ, φ      weights of the classifier and of the label net
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
+    a         the setting `exponent`
     π, q̄      class frequencies, and mean of q over training samples, after each epoch
-    P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin
+    P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin,
+              else where wrong labels go, which may follow p
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
     e, ē      the noise rate of a training sample, 1 for those without a given label, and its mean
     s, γ      the settings `sharpening` and `clean_weight`
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
 
+    Head = tuple[Tensor, Tensor]  # weight and bias of a last layer
+
 FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics, for the head refit and for the mean prediction
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
@@ -91,6 +95,10 @@ MAX_HEAD_NORM_RATIO = 4.0  # of a refit layer and the present one; at 17, withou
 class MetaLabelNetPlusSettings:
     """Settings, with one set of defaults for all data sets and noise types."""
 
+    exponent: float = field(
+        default=0.7,
+        metadata={"help": "a, exponent of the prediction in a soft label; the lower it is, the more given labels count"},
+    )
     sharpening: float = field(
         default=2.0,
         metadata={"help": "s, exponent of the soft label at noise rate 1 (1 at rate 0); 1: no sharpening"},
@@ -111,13 +119,17 @@ class MetaLabelNetPlusSettings:
     by_margin: bool = field(
         default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
     )
-
+    by_prediction: bool = field(
+        default=True, metadata={"help": "whether wrong labels may follow the prediction; otherwise only the class"}
+    )
     align: bool = field(
         default=True,
         metadata={"help": "whether the mean prediction is aligned with the class frequencies of the clean set"},
     )
 
     def __post_init__(self) -> None:
+        if not self.exponent > 0:
+            raise InputError(f"exponent={self.exponent} is out of range: give a number above 0")
         if not self.sharpening > 0:
             raise InputError(f"sharpening={self.sharpening} is out of range: give a number above 0")
         if not 0 < self.warmup_share <= 1:
@@ -204,7 +216,8 @@ class MetaLabelNetPlus(Method):
 
     def _build_label_net(self) -> None:
         train = self.task.train
-        self.label_net = BayesLabelNet(len(train.classes)).to(train.given.device, self.task.dtype)
+        label_net = BayesLabelNet(len(train.classes), self.settings.exponent)
+        self.label_net = label_net.to(train.given.device, self.task.dtype)
         self.rates = TensorState(rate=self.sgd.lr.new_zeros(len(train)), mean=self.sgd.lr.new_zeros(()))
 
     def _statistics_samples(self) -> Iterator[Tensor]:
@@ -223,32 +236,40 @@ class MetaLabelNetPlus(Method):
         head = cast("nn.Linear", self.net.get_submodule(self.head))
         old = head.weight.clone()
         old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
+        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
+        heads = [(weight, bias)]
         if self.settings.learn:
-            log_r = self._cross_fitted(v, clean.true, old, old_bias)
+            heads, log_r = self._cross_fit(v, clean.true, old, old_bias)
             predicted = functional.linear(v, old, old_bias).softmax(1)
             known = functional.one_hot(clean.given.clamp_min(0), len(old)).to(predicted)
             given = torch.where((clean.given >= 0)[:, None], known, predicted)
-            self.label_net.fit(log_r, given, clean.true, by_margin=self.settings.by_margin)
-        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
+            s = self.settings
+            self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
         self._copy_head(weight, bias)
-        rates = [
-            self.label_net.noise_rate(functional.linear(v, weight, bias).log_softmax(1))
-            for v in self._features_of(self.task.train)
-        ]
+        rates = [self._noise_rates(v, heads) for v in self._features_of(self.task.train)]
         unlabeled = self.task.train.given < 0
         self.rates["rate"].copy_(torch.cat(rates).masked_fill(unlabeled, 1.0))
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
-    def _cross_fitted(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return log r of each clean sample, with the last layer refit to the clean samples of the other folds."""
+    def _noise_rates(self, v: Tensor, heads: list[Head]) -> Tensor:
+        """Return e of samples with features v: the mean over the heads, whose margins are like those of clean samples."""
+        assert self.label_net is not None
+        log_r = (functional.linear(v, *head).log_softmax(1) for head in heads)
+        return torch.stack([self.label_net.noise_rate(r) for r in log_r]).mean(0)
+
+    def _cross_fit(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> tuple[list[Head], Tensor]:
+        """Refit the last layer to the clean samples without each fold.
+
+        Returns the layers, and log r of each clean sample by the one that did not see it.
+        """
         folds = min(FOLDS, len(v))
         fold = torch.randperm(len(v), generator=generator(self.task.seed, "label net folds")).to(v.device) % folds
-        log_r = v.new_empty(len(v), len(weight))
+        heads, log_r = [], v.new_empty(len(v), len(weight))
         for k in range(folds):
             rest = fold != k
-            new = refit_head(v[rest], y[rest], weight, bias, generator(self.task.seed, "folds", k))
-            log_r[~rest] = functional.linear(v[~rest], *new).log_softmax(1)
-        return log_r
+            heads.append(refit_head(v[rest], y[rest], weight, bias, generator(self.task.seed, "folds", k)))
+            log_r[~rest] = functional.linear(v[~rest], *heads[k]).log_softmax(1)
+        return heads, log_r
 
     def _copy_head(self, weight: Tensor, bias: Tensor) -> None:
         """Copy a refit last layer into the classifier and θ̃, unless the last layer has no bias.
