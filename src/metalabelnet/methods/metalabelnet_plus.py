@@ -26,8 +26,8 @@ Phase 2, on each batch:
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
     a         the setting `exponent`
     π, q̄      class frequencies, and mean of q over training samples, after each epoch
-    P_φ       probability of a given label for each class: right with probability 1 − e, with e from the sample's margin,
-              else where wrong labels go, which may follow p
+    P_φ       probability of a given label by class: right with probability 1 − e, with e from the sample's margin,
+              otherwise where wrong labels go, which may follow p
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
     e, ē      the noise rate of a training sample, 1 for those without a given label, and its mean
     s, γ      the settings `sharpening` and `clean_weight`
@@ -97,7 +97,7 @@ class MetaLabelNetPlusSettings:
 
     exponent: float = field(
         default=0.7,
-        metadata={"help": "a, exponent of the prediction in a soft label; the lower it is, the more given labels count"},
+        metadata={"help": "a, exponent of the prediction in a soft label; the lower, the more given labels count"},
     )
     sharpening: float = field(
         default=2.0,
@@ -252,7 +252,7 @@ class MetaLabelNetPlus(Method):
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
     def _noise_rates(self, v: Tensor, heads: list[Head]) -> Tensor:
-        """Return e of samples with features v: the mean over the heads, whose margins are like those of clean samples."""
+        """Return e of samples with features v: the mean over the heads, with margins like those of clean samples."""
         assert self.label_net is not None
         log_r = (functional.linear(v, *head).log_softmax(1) for head in heads)
         return torch.stack([self.label_net.noise_rate(r) for r in log_r]).mean(0)
