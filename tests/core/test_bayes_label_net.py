@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin, same_frequencies
 from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
 
 def predictions(n: int, classes: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -31,19 +32,22 @@ def one_hot(given: Tensor, classes: int = 4) -> Tensor:
     return functional.one_hot(given, classes).double()
 
 
-def test_soft_labels_are_bayes_rule() -> None:
-    net = BayesLabelNet(3).double()
-    net.a.fill_(1.5)
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_soft_labels_are_bayes_rule(share: float) -> None:
+    net = BayesLabelNet(3, 1.5).double()
+    net.share.fill_(share)
     net.shift.copy_(torch.tensor([0.3, -0.2, 0.0]))
     net.O.copy_(torch.tensor([[0, 0.7, 0.3], [0.4, 0, 0.6], [0.2, 0.8, 0]]))
     q, given, rate = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), [1, 2, -1], [0.2, 0.4, 0.3]
     result = net(q.double().log(), torch.tensor(rate).double(), torch.tensor(given)).exp()
     for row in range(3):
+        p = [float(q[row, c]) ** 1.5 * math.exp(float(net.shift[c])) for c in range(3)]
         unnormalized = []
         for c in range(3):
             y, e = given[row], rate[row]
-            likelihood = 1.0 if y < 0 else 1 - e if y == c else e * float(net.O[c, y])
-            unnormalized.append(float(q[row, c]) ** 1.5 * math.exp(float(net.shift[c])) * likelihood)
+            wrong = share * p[y] / (sum(p) - p[c]) + (1 - share) * float(net.O[c, y])
+            likelihood = 1.0 if y < 0 else 1 - e if y == c else e * wrong
+            unnormalized.append(p[c] * likelihood)
         expected = torch.tensor([value / sum(unnormalized) for value in unnormalized]).double()
         torch.testing.assert_close(result[row], expected, rtol=1e-6, atol=1e-7)
 
@@ -96,29 +100,29 @@ def test_noise_that_follows_the_margin_is_found() -> None:
     torch.testing.assert_close(net.noise_rate(log_r)[0], rate.mean(), rtol=0.05, atol=0)
 
 
-def test_wrong_labels_are_counted_with_a_prior() -> None:
+def test_where_wrong_labels_go_is_fitted_with_calibrated_predictions() -> None:
     log_r, true = predictions(60)
-    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
-    net = BayesLabelNet(4).double()
-    net.fit(log_r, one_hot(given), true)
-    counts = torch.zeros(4, 4, dtype=torch.float64)
-    for c, y in zip(true.tolist(), given.tolist(), strict=True):
-        counts[c, y] += c != y
-    pooled = counts.sum(0) + PSEUDO_COUNTS / 4
-    for c in range(4):
-        others = [y for y in range(4) if y != c]
-        prior = pooled[others] / pooled[others].sum()
-        expected = (counts[c, others] + PSEUDO_COUNTS * prior) / (counts[c].sum() + PSEUDO_COUNTS)
-        torch.testing.assert_close(net.O[c, others], expected)
-        assert float(net.O[c, c]) == 0
+    given = one_hot(noisy(true, torch.full((60,), 0.5, dtype=torch.float64)))
+    net = BayesLabelNet(4, 0.7).double()
+    too_certain = (2 * log_r).log_softmax(1)
+    net.fit(too_certain, given, true)
+    counts = count_wrong_labels(given, true)
+    calibrated = (too_certain / fit_temperature(too_certain, true).temperature).log_softmax(1)
+    torch.testing.assert_close(net.O, counts.frequencies())
+    assert float(net.share) == pytest.approx(fit_share(calibrated, given, true, counts))
+    assert 0 < float(net.share) < 1
+    assert float(net.a) == pytest.approx(0.7)
+    other = BayesLabelNet(4).double()
+    other.fit(log_r, given, true, by_prediction=False)
+    assert float(other.share) == 0
 
 
-def test_exponent_is_the_inverse_temperature() -> None:
-    log_r, true = predictions(300)
-    net = BayesLabelNet(4).double()
-    net.fit((log_r / 2).log_softmax(1), one_hot(true), true)
-    assert float(net.a) == pytest.approx(1 / fit_temperature((log_r / 2).log_softmax(1), true).temperature)
-    assert float(net.a) == pytest.approx(2, rel=0.2)
+def test_a_certain_prediction_gives_finite_labels() -> None:
+    net = BayesLabelNet(3)
+    net.share.fill_(1.0)
+    result = net(torch.tensor([[0.0, -1e4, -1e4]]), torch.tensor([0.5]), torch.tensor([1]))
+    assert torch.isfinite(result[:, :2]).all()
+    assert result.argmax(1).item() == 0
 
 
 def test_mean_prediction_is_aligned_with_the_class_frequencies() -> None:

@@ -14,6 +14,7 @@ from metalabelnet.data.batches import to_input
 from metalabelnet.data.problem import Problem
 from metalabelnet.errors import InputError
 from metalabelnet.methods import metalabelnet_plus as plus
+from metalabelnet.nets.head import FeatureExtractor
 from metalabelnet.train.build_method import build_method
 from sgd_step import check_step
 from small_runs import StepRunner, column_images, small_problem, small_run, tiny_cnn
@@ -99,9 +100,9 @@ def taught(monkeypatch: pytest.MonkeyPatch, one: StepRunner) -> dict[str, Tensor
     """Begin phase 2 and return what the label net was taught with."""
     seen: dict[str, Any] = {}
 
-    def spy(self: BayesLabelNet, log_r: Tensor, given: Tensor, true: Tensor, *, by_margin: bool) -> None:
-        seen.update(log_r=log_r, given=given, true=true, by_margin=by_margin)
-        FIT(self, log_r, given, true, by_margin=by_margin)
+    def spy(self: BayesLabelNet, log_r: Tensor, given: Tensor, true: Tensor, **options: bool) -> None:
+        seen.update(log_r=log_r, given=given, true=true, **options)
+        FIT(self, log_r, given, true, **options)
 
     monkeypatch.setattr(BayesLabelNet, "fit", spy)
     one.method.begin_epoch(one.method.warmup)
@@ -139,7 +140,7 @@ def test_unknown_given_labels_of_clean_samples_are_predicted(monkeypatch: pytest
 def test_a_label_net_that_does_not_learn_keeps_its_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     one = runner(learn=False)
     assert taught(monkeypatch, one) == {}
-    for name, tensor in BayesLabelNet(3).double().named_buffers():
+    for name, tensor in BayesLabelNet(3, 0.7).double().named_buffers():
         assert torch.equal(one.method.label_net.get_buffer(name), tensor)
     labeled = one.problem.train.given >= 0
     assert (one.method.rates["rate"][labeled] == 0.5).all()
@@ -170,17 +171,37 @@ def test_a_clean_set_that_was_drawn_otherwise_is_not_aligned_with() -> None:
     assert not one.method.label_net.shift.any()
 
 
-def test_noise_rates_follow_the_margin_of_the_refit_head() -> None:
-    one = warmed_up()
+def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The margins of clean samples come from these heads, too."""
+    one, heads = warmed_up(), []
+
+    def spy(*args: Any) -> Any:
+        heads.append(plus_refit(*args))
+        return heads[-1]
+
+    plus_refit = plus.refit_head
+    monkeypatch.setattr(plus, "refit_head", spy)
     one.method.begin_epoch(2)
-    log_r = predict(one.method.net, to_input(one.problem.train.x, torch.float64)).log_softmax(1)
+    of_folds = [
+        head for head in heads if not torch.equal(head[0], one.method.net.get_submodule(one.method.head).weight)
+    ]
+    assert len(of_folds) == plus.FOLDS == len(heads) - 1
+    v = FeatureExtractor(one.method.net, one.method.head)(to_input(one.problem.train.x, torch.float64))
+    by_fold = [one.method.label_net.noise_rate(functional.linear(v, *head).log_softmax(1)) for head in of_folds]
     labeled = one.problem.train.given >= 0
     rates = one.method.rates["rate"]
-    torch.testing.assert_close(rates[labeled], one.method.label_net.noise_rate(log_r)[labeled])
+    torch.testing.assert_close(rates[labeled], torch.stack(by_fold).mean(0)[labeled])
     assert rates[labeled].std() > 0
     assert (rates[~labeled] == 1).all()
     constant = runner(by_margin=False).advance(9)
     assert constant.method.rates["rate"][labeled].std() < 1e-12
+
+
+def test_by_prediction_reaches_the_label_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (True, False):
+        one = warmed_up(by_prediction=value)
+        assert taught(monkeypatch, one)["by_prediction"] is value
+        assert (float(one.method.label_net.share) > 0) is value
 
 
 def test_wrong_labels_are_corrected() -> None:
@@ -212,6 +233,7 @@ def test_a_run_of_one_epoch_has_no_warm_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"exponent": 0.0}, r"exponent=0\.0 is out of range: give a number above 0"),
         ({"sharpening": 0.0}, r"sharpening=0\.0 is out of range: give a number above 0"),
         ({"warmup_share": 0.0}, r"warmup_share=0\.0 is out of range: give a number above 0, at most 1"),
     ],
