@@ -498,6 +498,14 @@ def test_empty_folder(command: str, capsys: Capture, work_dir: Path, monkeypatch
     assert not list((work_dir / "empty").iterdir())
 
 
+def test_a_run_folder_is_not_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    message = input_error(["compare", str(folder), "--clean", "clean.csv"], capsys)
+    assert message == f"metalabelnet: {folder} is a run folder: give the data that it was trained on"
+
+
 def test_run_folder_inside_clean_or_test_folder(capsys: Capture, work_dir: Path) -> None:
     true_label = write_photos(work_dir / "photos")
     write_csv(work_dir / "checked.csv", ["id", "label"], [*true_label[10:40], true_label[90]])

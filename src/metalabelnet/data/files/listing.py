@@ -143,6 +143,8 @@ def from_files(path: Path, files: Sequence[Path]) -> Listing:
             "data, and the test part with --test"
         )
     if not listing.items:
+        if (path / "run.json").is_file():
+            raise InputError(f"{path} is a run folder: give the data that it was trained on")
         raise InputError(f"{path}: no images (*{', *'.join(SUFFIXES)}) in subfolders, one per class")
     return listing
 
