@@ -10,15 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.bayes_label_net import (
-    MIN_LIKELIHOOD,
-    PSEUDO_COUNTS,
-    BayesLabelNet,
-    margin,
-    same_frequencies,
-    wrong_probability,
-)
-from metalabelnet.core.noise_rate import Predicted, fit_noise_rate
+from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin, same_frequencies
+from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
 
@@ -62,7 +55,7 @@ def test_soft_labels_are_bayes_rule(share: float) -> None:
 def test_initial_weights_take_half_of_the_labels_for_wrong() -> None:
     net = BayesLabelNet(5)
     log_q = torch.randn(7, 5).log_softmax(1)
-    assert torch.equal(net.noise_rate(margin(log_q)), torch.full((7,), 0.5))
+    assert torch.equal(net.noise_rate(log_q), torch.full((7,), 0.5))
     assert torch.equal(net.O.sum(1), torch.ones(5))
     assert torch.equal(net.O.diagonal(), torch.zeros(5))
     torch.testing.assert_close(net(log_q, torch.full((7,), 0.5), torch.full((7,), -1)), log_q)
@@ -92,7 +85,7 @@ def test_noise_rate_equals_logistic_regression() -> None:
     torch.testing.assert_close(net.b, torch.tensor(reference.intercept_[0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(net.w, torch.tensor(reference.coef_[0, 0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        net.noise_rate(m), torch.tensor(reference.predict_proba(u[:, None].numpy())[:, 1]), rtol=1e-4, atol=1e-5
+        net.noise_rate(log_r), torch.tensor(reference.predict_proba(u[:, None].numpy())[:, 1]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -101,94 +94,27 @@ def test_noise_that_follows_the_margin_is_found() -> None:
     rate = torch.sigmoid(1.5 - 1.2 * margin(log_r))
     net = BayesLabelNet(4).double()
     net.fit(log_r, one_hot(noisy(true, rate)), true)
-    assert (net.noise_rate(margin(log_r)) - rate).abs().mean() < 0.02
+    assert (net.noise_rate(log_r) - rate).abs().mean() < 0.02
     net.fit(log_r, one_hot(noisy(true, rate)), true, by_margin=False)
     assert float(net.w) == 0
-    torch.testing.assert_close(net.noise_rate(margin(log_r))[0], rate.mean(), rtol=0.05, atol=0)
+    torch.testing.assert_close(net.noise_rate(log_r)[0], rate.mean(), rtol=0.05, atol=0)
 
 
-def test_where_wrong_labels_go_is_fitted() -> None:
+def test_where_wrong_labels_go_is_fitted_with_calibrated_predictions() -> None:
     log_r, true = predictions(60)
     given = one_hot(noisy(true, torch.full((60,), 0.5, dtype=torch.float64)))
     net = BayesLabelNet(4, 0.7).double()
-    net.fit(log_r, given, true)
+    too_certain = (2 * log_r).log_softmax(1)
+    net.fit(too_certain, given, true)
     counts = count_wrong_labels(given, true)
+    calibrated = (too_certain / fit_temperature(too_certain, true).temperature).log_softmax(1)
     torch.testing.assert_close(net.O, counts.frequencies())
-    assert float(net.share) == pytest.approx(fit_share(log_r, given, true, counts))
+    assert float(net.share) == pytest.approx(fit_share(calibrated, given, true, counts))
     assert 0 < float(net.share) < 1
     assert float(net.a) == pytest.approx(0.7)
     other = BayesLabelNet(4).double()
     other.fit(log_r, given, true, by_prediction=False)
     assert float(other.share) == 0
-
-
-def fitted(log_r: Tensor, given: Tensor, true: Tensor) -> BayesLabelNet:
-    net = BayesLabelNet(4, 0.7).double()
-    net.fit(log_r, one_hot(given), true)
-    net.shift.copy_(torch.tensor([0.5, 0, 0, -0.5]))
-    return net
-
-
-def test_posterior_takes_predictions_as_they_are() -> None:
-    log_r, true = predictions(60)
-    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
-    net = fitted(log_r, given, true)
-    plain = BayesLabelNet(4, 1.0).double()
-    plain.load_state_dict(net.state_dict() | {"a": plain.a, "shift": plain.shift})
-    expected = plain(log_r, plain.noise_rate(margin(log_r)), given)
-    torch.testing.assert_close(net.posterior(log_r, given), expected)
-    assert not torch.allclose(net(log_r, net.noise_rate(margin(log_r)), given), expected)
-    torch.testing.assert_close(net.posterior(log_r, torch.full_like(given, -1)), log_r)
-
-
-@pytest.mark.parametrize("by_margin", [True, False])
-def test_refit_adds_training_samples(by_margin: bool) -> None:
-    (log_r, true), (train, _) = predictions(60), predictions(500, seed=5)
-    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
-    net = fitted(log_r, given, true)
-    posterior = net.posterior(log_r, given).exp()
-    f = wrong_probability(posterior, given)
-    torch.testing.assert_close(f, 1 - posterior[torch.arange(60), given])
-    before, margins = (net.mean.clone(), net.std.clone(), net.O.clone()), margin(train)
-    wrong, frequencies = torch.rand(500, dtype=torch.float64), torch.tensor([0.4, 0.3, 0.2, 0.1]).double()
-    net.refit(
-        log_r,
-        given,
-        true,
-        train_margins=margins,
-        train_wrong=wrong,
-        train_frequencies=frequencies,
-        by_margin=by_margin,
-    )
-    u, u_train = ((m - before[0]) / before[1] * by_margin for m in (margin(log_r), margins))
-    b, w = fit_noise_rate(u, (given != true).double(), Predicted(u_train=u_train, train=wrong, clean=f))
-    torch.testing.assert_close((net.b, net.w), (b, w))
-    corrected = frequencies + one_hot(true).mean(0) - posterior.mean(0)
-    torch.testing.assert_close(net.frequencies, corrected)
-    for value, same in zip((net.mean, net.std, net.O), before, strict=True):
-        assert torch.equal(value, same)
-
-
-def test_a_clean_sample_without_given_label_leaves_the_noise_rate() -> None:
-    (log_r, true), (train, _) = predictions(60), predictions(500, seed=5)
-    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
-    net = fitted(log_r, given, true)
-    b, unknown = net.b.clone(), given.clone()
-    unknown[3] = -1
-    frequencies = train.exp().mean(0)
-    evidence = {"train_margins": margin(train), "train_wrong": torch.rand(500), "train_frequencies": frequencies}
-    net.refit(log_r, unknown, true, **evidence)
-    assert torch.equal(net.b, b)
-    torch.testing.assert_close(net.frequencies, frequencies + (one_hot(true) - log_r.exp()).mean(0))
-
-
-def test_frequencies_are_not_negative() -> None:
-    log_r = torch.tensor([[0.1, 0.8, 0.05, 0.05]] * 5, dtype=torch.float64).log()
-    true = torch.zeros(5, dtype=torch.long)
-    net = fitted(log_r, true, true)
-    rest = {"train_margins": margin(log_r), "train_wrong": torch.rand(5)}
-    net.refit(log_r, torch.full((5,), -1), true, **rest, train_frequencies=torch.tensor([0.2, 0.6, 0.1, 0.1]).double())
-    torch.testing.assert_close(net.frequencies, torch.tensor([1.1, 0.0, 0.05, 0.05]).double() / 1.2)
 
 
 def test_a_certain_prediction_gives_finite_labels() -> None:
@@ -203,8 +129,7 @@ def test_mean_prediction_is_aligned_with_the_class_frequencies() -> None:
     q = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]], dtype=torch.float64)
     true = torch.tensor([0, 2, 2, 1, 2])
     net = BayesLabelNet(3).double()
-    net.fit(torch.rand(5, 3).double().log_softmax(1), one_hot(true, 3), true)
-    net.align(q.log(), 5)
+    net.align(q.log(), true)
     for c, (count, mean) in enumerate(zip([1, 1, 3], [0.4, 0.5, 0.1], strict=True)):
         frequency = (count + 3 * PSEUDO_COUNTS * mean) / (5 + 3 * PSEUDO_COUNTS)
         assert float(net.shift[c]) == pytest.approx(math.log(frequency / mean))
@@ -215,8 +140,7 @@ def test_many_clean_samples_correct_a_class_that_is_predicted_too_often() -> Non
     log_q = predictions(2000)[0]
     biased = (log_q + torch.tensor([1.0, 0, 0, 0])).log_softmax(1)
     net = BayesLabelNet(4).double()
-    net.frequencies.copy_(torch.bincount(true) / len(true))
-    net.align(biased, len(true))
+    net.align(biased, true)
     labels = net(biased, torch.full((2000,), 0.5, dtype=torch.float64), torch.full((2000,), -1)).exp()
     frequency = torch.bincount(true) / len(true)
     assert (labels.mean(0) - frequency).abs().max() < 0.5 * (biased.exp().mean(0) - frequency).abs().max()
@@ -239,7 +163,7 @@ def test_no_labels_do_not_contradict() -> None:
 
 def test_a_class_that_is_never_predicted_has_a_finite_shift() -> None:
     net = BayesLabelNet(2)
-    net.align(torch.tensor([[0.0, -1e4]]), 3)
+    net.align(torch.tensor([[0.0, -1e4]]), torch.tensor([1, 1, 0]))
     assert torch.isfinite(net.shift).all()
 
 
@@ -249,9 +173,7 @@ def test_predicted_given_labels_stand_in_for_unknown_ones() -> None:
     p = torch.full((50, 4), 0.25, dtype=torch.float64)
     net = BayesLabelNet(4).double()
     net.fit(log_r, p, true, by_margin=False)
-    torch.testing.assert_close(
-        net.noise_rate(margin(log_r))[0], torch.tensor((0.75 * 50 + 1) / 52, dtype=torch.float64)
-    )
+    torch.testing.assert_close(net.noise_rate(log_r)[0], torch.tensor((0.75 * 50 + 1) / 52, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])

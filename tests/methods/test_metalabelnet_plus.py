@@ -1,6 +1,5 @@
 """MetaLabelNet-plus: both kinds of step equal their formulas; the label net is taught with cross-fitted predictions."""
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.bayes_label_net import BayesLabelNet, margin
+from metalabelnet.core.bayes_label_net import BayesLabelNet
 from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.problem import Problem
@@ -111,16 +110,14 @@ def taught(monkeypatch: pytest.MonkeyPatch, one: StepRunner) -> dict[str, Tensor
 
 
 def test_label_net_is_taught_with_predictions_that_did_not_see_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clean sample with another true label changes predictions of others; its own up to the common temperature."""
+    """A clean sample with another true label leaves its own prediction unchanged, and changes others."""
     problem = problem_with_given_labels()
     true = problem.clean.true.clone()
     true[4] = (true[4] + 1) % 3
     other = dataclasses.replace(problem, clean=dataclasses.replace(problem.clean, true=true))
     plain, changed = (taught(monkeypatch, runner(problem=each)) for each in (problem, other))
-    scores = [seen["log_r"] - seen["log_r"].mean(1, keepdim=True) for seen in (plain, changed)]
-    plain_scores, changed_scores = (functional.normalize(each, dim=1) for each in scores)
-    torch.testing.assert_close(plain_scores[4], changed_scores[4])
-    assert not torch.allclose(plain_scores, changed_scores)
+    torch.testing.assert_close(plain["log_r"][4], changed["log_r"][4])
+    assert not torch.allclose(plain["log_r"], changed["log_r"])
 
 
 def test_unknown_given_labels_of_clean_samples_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +151,7 @@ def test_mean_prediction_is_aligned_when_phase_2_starts_and_after_each_epoch() -
     one.method.begin_epoch(one.method.warmup)
     for _ in range(2):
         expected = BayesLabelNet(len(one.problem.train.classes)).double()
-        expected.frequencies.copy_(one.method.label_net.frequencies)
-        expected.align(one.method.logits(one.problem.train.x).log_softmax(1), len(one.problem.clean))
+        expected.align(one.method.logits(one.problem.train.x).log_softmax(1), one.problem.clean.true)
         assert one.method.label_net.shift.abs().max() > 0
         torch.testing.assert_close(one.method.label_net.shift, expected.shift)
         one.advance(one.batches.steps(labeled_only=False) - 1)
@@ -175,33 +171,23 @@ def test_a_clean_set_that_was_drawn_otherwise_is_not_aligned_with() -> None:
     assert not one.method.label_net.shift.any()
 
 
-def spied(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """Record arguments and results of a function that the method calls."""
-    calls: list[tuple[tuple[Any, ...], Any]] = []
-    function = getattr(plus, name)
+def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The margins of clean samples come from these heads, too."""
+    one, heads = warmed_up(), []
 
     def spy(*args: Any) -> Any:
-        calls.append((args, function(*args)))
-        return calls[-1][1]
+        heads.append(plus_refit(*args))
+        return heads[-1]
 
-    monkeypatch.setattr(plus, name, spy)
-    return calls
-
-
-def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margins of clean samples come from these heads, too, and all are calibrated with one temperature."""
-    one = warmed_up()
-    heads, temperatures = spied(monkeypatch, "refit_head"), spied(monkeypatch, "fit_temperature")
+    plus_refit = plus.refit_head
+    monkeypatch.setattr(plus, "refit_head", spy)
     one.method.begin_epoch(2)
-    copied = one.method.net.get_submodule(one.method.head).weight
-    of_folds = [head for _, head in heads if not torch.equal(head[0], copied)]
+    of_folds = [
+        head for head in heads if not torch.equal(head[0], one.method.net.get_submodule(one.method.head).weight)
+    ]
     assert len(of_folds) == plus.FOLDS == len(heads) - 1
-    (((_, true), fitted),) = temperatures
-    assert torch.equal(true, one.problem.clean.true)
-    assert fitted.temperature != 1
     v = FeatureExtractor(one.method.net, one.method.head)(to_input(one.problem.train.x, torch.float64))
-    log_r = [(functional.linear(v, *head) / fitted.temperature).log_softmax(1) for head in of_folds]
-    by_fold = [one.method.label_net.noise_rate(margin(each)) for each in log_r]
+    by_fold = [one.method.label_net.noise_rate(functional.linear(v, *head).log_softmax(1)) for head in of_folds]
     labeled = one.problem.train.given >= 0
     rates = one.method.rates["rate"]
     torch.testing.assert_close(rates[labeled], torch.stack(by_fold).mean(0)[labeled])
@@ -209,57 +195,6 @@ def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: p
     assert (rates[~labeled] == 1).all()
     constant = runner(by_margin=False).advance(9)
     assert constant.method.rates["rate"][labeled].std() < 1e-12
-
-
-def test_training_samples_take_part_in_the_noise_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with a given label, by each head; all of them in the class frequencies."""
-    one, seen = warmed_up(), {}
-    heads, temperatures = spied(monkeypatch, "refit_head"), spied(monkeypatch, "fit_temperature")
-    refit = BayesLabelNet.refit
-
-    def spy(self: BayesLabelNet, *args: Any, **options: Any) -> None:
-        seen.update(options, args=args, before=copy.deepcopy(self))
-        refit(self, *args, **options)
-
-    monkeypatch.setattr(BayesLabelNet, "refit", spy)
-    one.method.begin_epoch(2)
-    copied = one.method.net.get_submodule(one.method.head).weight
-    of_folds = [head for _, head in heads if not torch.equal(head[0], copied)]
-    train, temperature = one.problem.train, temperatures[0][1].temperature
-    labeled = train.given >= 0
-    v = FeatureExtractor(one.method.net, one.method.head)(to_input(train.x, torch.float64))
-    log_r = [(functional.linear(v, *head) / temperature).log_softmax(1) for head in of_folds]
-    posterior = [seen["before"].posterior(each, train.given).exp() for each in log_r]
-    wrong = torch.stack([1 - p[labeled, train.given[labeled]] for p in posterior], 1)
-    margins = torch.stack([margin(each[labeled]) for each in log_r], 1)
-    torch.testing.assert_close(seen["train_wrong"], wrong.flatten())
-    torch.testing.assert_close(seen["train_margins"], margins.flatten())
-    torch.testing.assert_close(seen["train_frequencies"], torch.stack(posterior).mean((0, 1)))
-    assert torch.equal(seen["args"][1], one.problem.clean.given)
-    off = warmed_up(prediction_powered=False)
-    off.method.begin_epoch(2)
-    torch.testing.assert_close(off.method.label_net.b, seen["before"].b)
-    assert not torch.allclose(one.method.label_net.b, seen["before"].b)
-
-
-def test_clean_samples_without_given_labels_correct_the_class_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given labels of training samples do not take part either: both are predicted in the same way."""
-    problem = problem_with_given_labels()
-    given = problem.clean.given.clone()
-    given[3:] = -1
-    one = warmed_up(problem=dataclasses.replace(problem, clean=problem.clean.with_given_labels(given)))
-    asked = []
-    posterior = BayesLabelNet.posterior
-
-    def spy(self: BayesLabelNet, log_r: Tensor, given: Tensor) -> Tensor:
-        asked.append(given)
-        return posterior(self, log_r, given)
-
-    monkeypatch.setattr(BayesLabelNet, "posterior", spy)
-    one.method.begin_epoch(2)
-    assert all((each == -1).all() for each in asked)
-    assert len(asked) > 1
-    assert (one.method.rates["rate"][one.problem.train.given >= 0] < 1).all()
 
 
 def test_by_prediction_reaches_the_label_net(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,13 @@
     O_cy     the probability that another wrong label of class c is y; 0 on the diagonal
 
 The weights b, w, λ and O are fitted to the true and given labels of the clean samples: logistic regression of "the
-given label is wrong" on the margin (`core.noise_rate`), and where wrong labels go (`core.wrong_labels`). All are
-regularized toward the initial weights, because clean samples are few. r must not be fitted to the sample it predicts,
-or the margin is too large: use cross-fitted predictions, with calibrated probabilities.
+given label is wrong" on the margin, and where wrong labels go (`core.wrong_labels`). All are regularized toward the
+initial weights, because clean samples are few. r must not be fitted to the sample it predicts, or the margin is too
+large: use cross-fitted predictions.
 
-`refit` then lets the training samples take part: by Bayes' rule with these weights each has a probability that its
-given label is wrong, and of each class. Their means are estimates of noise rate and class frequencies that the clean
-samples correct.
-
-π is the frequency of each class, regularized toward q̄. q̄ changes in training, and `align` updates π / q̄ (distribution
-alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that are drawn like the
-training samples; `same_frequencies` tests it by their given labels.
+π is the frequency of each class in the clean set, regularized toward q̄. q̄ changes in training, and `align` updates
+π / q̄ (distribution alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that
+are drawn like the training samples; `same_frequencies` tests it by their given labels.
 
 Noise that follows the features is wrong near the decision boundary and right far from it, and confuses each sample with
 the class that it looks like; one noise rate and one matrix for all cannot express that, a margin and λ can.
@@ -37,9 +33,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metalabelnet.core.noise_rate import Predicted, fit_noise_rate, prediction_powered_mean
+from metalabelnet.core.calibration import fit_temperature
 from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
+NEWTON_STEPS = 30
 PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π
 Z_OF_LEVEL = 3.090232  # quantile of the standard normal distribution at 1 − 0.001
 MIN_MEAN = 1e-4  # bounds log q̄: a class that is never predicted
@@ -69,19 +66,17 @@ class BayesLabelNet(nn.Module):
         λ, the part of wrong labels that follow the prediction.
     O : Tensor of shape (classes, classes)
         Where other wrong labels go.
-    frequencies : Tensor of shape (classes,)
-        Class frequencies that the clean samples show.
     shift : Tensor of shape (classes,)
         log π − log q̄.
 
     Examples
     --------
     >>> import torch
-    >>> from metalabelnet.core.bayes_label_net import BayesLabelNet, margin
+    >>> from metalabelnet.core.bayes_label_net import BayesLabelNet
     >>> net = BayesLabelNet(3)
     >>> log_q = torch.tensor([[0.5, 0.3, 0.2]]).log()
     >>> given = torch.tensor([1])
-    >>> net(log_q, net.noise_rate(margin(log_q)), given).exp().round(decimals=3)
+    >>> net(log_q, net.noise_rate(log_q), given).exp().round(decimals=3)
     tensor([[0.3850, 0.4620, 0.1540]])
     """
 
@@ -92,7 +87,6 @@ class BayesLabelNet(nn.Module):
     std: Tensor
     share: Tensor
     O: Tensor
-    frequencies: Tensor
     shift: Tensor
 
     def __init__(self, classes: int, exponent: float = 1.0) -> None:
@@ -101,7 +95,6 @@ class BayesLabelNet(nn.Module):
             self.register_buffer(name, torch.tensor(value))
         uniform = torch.full((classes, classes), 1 / max(1, classes - 1))
         self.register_buffer("O", uniform.fill_diagonal_(0.0))
-        self.register_buffer("frequencies", torch.full((classes,), 1 / classes))
         self.register_buffer("shift", torch.zeros(classes))
 
     @torch.no_grad()
@@ -113,7 +106,7 @@ class BayesLabelNet(nn.Module):
         Parameters
         ----------
         log_r : Tensor of shape (n, classes)
-            Cross-fitted, calibrated log-probabilities of the clean samples.
+            Cross-fitted log-probabilities of the clean samples.
         given : Tensor of shape (n, classes)
             Probability of each given label: one-hot where it is known, a prediction of it where it is not.
         true : Tensor of shape (n,)
@@ -126,95 +119,41 @@ class BayesLabelNet(nn.Module):
         log_r, given, true = (t.cpu() for t in (log_r.double(), given.double(), true))
         wrong = 1 - given.gather(1, true[:, None])[:, 0]
         m = margin(log_r)
-        if by_margin:
-            self.mean.copy_(m.mean())
-            self.std.copy_(m.std(correction=0).clamp_min(1e-6))
-        b, w = fit_noise_rate(self._standardize(m) if by_margin else torch.zeros_like(m), wrong)
+        mean, std = m.mean(), m.std(correction=0).clamp_min(1e-6)
+        u = (m - mean) / std if by_margin else torch.zeros_like(m)
+        b, w = _fit_noise_rate(u, wrong)
         counts = count_wrong_labels(given, true)
-        frequencies = torch.bincount(true, minlength=len(self.O)) / len(true)
         for buffer, value in zip(
-            (self.b, self.w, self.O, self.frequencies), (b, w, counts.frequencies(), frequencies), strict=True
+            (self.b, self.w, self.mean, self.std, self.O), (b, w, mean, std, counts.frequencies()), strict=True
         ):
             buffer.copy_(value)
         if by_prediction:
-            self.share.fill_(fit_share(log_r, given, true, counts))
+            calibrated = (log_r / fit_temperature(log_r, true).temperature).log_softmax(1)
+            self.share.fill_(fit_share(calibrated, given, true, counts))
 
     @torch.no_grad()
-    def refit(
-        self,
-        log_r: Tensor,
-        given: Tensor,
-        true: Tensor,
-        *,
-        train_margins: Tensor,
-        train_wrong: Tensor,
-        train_frequencies: Tensor,
-        by_margin: bool = True,
-    ) -> None:
-        """Fit noise rate and class frequencies to clean samples and to posterior probabilities of training samples.
-
-        Parameters
-        ----------
-        log_r : Tensor of shape (n, classes)
-            Cross-fitted, calibrated log-probabilities of the clean samples.
-        given, true : Tensor of shape (n,)
-            Their given labels (−1: none) and classes. Where one has no given label, the noise rate stays as it is.
-        train_margins : Tensor of shape (N,)
-            Margins of training samples with a given label.
-        train_wrong : Tensor of shape (N,)
-            Probability by `posterior` that their given label is wrong.
-        train_frequencies : Tensor of shape (classes,)
-            Mean of `posterior` over the training samples; without their given labels if a clean sample has none.
-        by_margin : bool, default True
-            As in `fit`.
-        """
-        known = bool((given >= 0).all())
-        posterior = self.posterior(log_r, given if known else torch.full_like(given, -1)).exp()
-        classes = functional.one_hot(true, len(self.O)).to(posterior)
-        frequencies = prediction_powered_mean(train_frequencies, posterior, classes).clamp_min(0.0)
-        self.frequencies.copy_(frequencies / frequencies.sum())
-        if known and len(train_margins):
-            m, m_train, wrong, f, f_train = (
-                t.double().cpu()
-                for t in (margin(log_r), train_margins, given != true, wrong_probability(posterior, given), train_wrong)
-            )
-            scale = self._standardize if by_margin else torch.zeros_like
-            predicted = Predicted(u_train=scale(m_train), train=f_train, clean=f)
-            for buffer, value in zip((self.b, self.w), fit_noise_rate(scale(m), wrong, predicted), strict=True):
-                buffer.copy_(value)
-
-    @torch.no_grad()
-    def align(self, log_q: Tensor, clean_samples: int) -> None:
-        """Update π / q̄ with predictions of training samples; the frequencies count as much as the clean samples."""
+    def align(self, log_q: Tensor, true: Tensor) -> None:
+        """Update π / q̄ with predictions of training samples and the classes of clean samples."""
         mean = log_q.double().exp().mean(0).clamp_min(MIN_MEAN)
         prior = PSEUDO_COUNTS * len(mean)
-        pi = (clean_samples * self.frequencies.to(mean) + prior * mean) / (clean_samples + prior)
+        pi = (torch.bincount(true, minlength=len(mean)).to(mean) + prior * mean) / (len(true) + prior)
         self.shift.copy_((pi / mean).log())
 
-    def noise_rate(self, m: Tensor) -> Tensor:
-        """Return e of samples with margins m."""
-        return torch.sigmoid(self.b + self.w * self._standardize(m))
-
-    def posterior(self, log_r: Tensor, given: Tensor) -> Tensor:
-        """Return log-probabilities of the classes for predictions log_r as they are: a = 1, and π / q̄ = 1."""
-        return self._bayes_rule(log_r, self.noise_rate(margin(log_r)), given)
+    def noise_rate(self, log_r: Tensor) -> Tensor:
+        """Return e of samples with predictions log_r, (N,)."""
+        return torch.sigmoid(self.b + self.w * (margin(log_r) - self.mean) / self.std)
 
     def forward(self, log_q: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         """Return log ŷ of samples with predictions log_q, noise rates e and given labels (−1: none)."""
-        return self._bayes_rule(functional.log_softmax(self.a * log_q + self.shift, dim=1), noise_rate, given)
-
-    def _bayes_rule(self, log_p: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         y = given.clamp_min(0)
         is_given = torch.arange(len(self.O), device=given.device) == y[:, None]
         rate = noise_rate[:, None]
+        log_p = functional.log_softmax(self.a * log_q + self.shift, dim=1)
         p = log_p.exp()
         wrong = self.share * p.gather(1, y[:, None]) / (1 - p).clamp_min(MIN_OTHERS) + (1 - self.share) * self.O.T[y]
         likelihood = torch.where(is_given, 1 - rate, rate * wrong)
         log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
         return functional.log_softmax(log_p + log_likelihood, dim=1)
-
-    def _standardize(self, m: Tensor) -> Tensor:
-        return (m - self.mean.to(m)) / self.std.to(m)
 
 
 def same_frequencies(a: Tensor, b: Tensor, classes: int) -> bool:
@@ -231,11 +170,25 @@ def same_frequencies(a: Tensor, b: Tensor, classes: int) -> bool:
 
 
 def margin(log_p: Tensor) -> Tensor:
-    """Return the difference of the two largest log-probabilities along the last axis."""
-    largest = log_p.topk(2, dim=-1).values
-    return largest[..., 0] - largest[..., 1]
+    """Return the difference of the two largest log-probabilities of each row."""
+    largest = log_p.topk(2, dim=1).values
+    return largest[:, 0] - largest[:, 1]
 
 
-def wrong_probability(posterior: Tensor, given: Tensor) -> Tensor:
-    """Return the probability that given labels are wrong, by class probabilities of the samples, (n, classes)."""
-    return 1 - posterior.gather(1, given[:, None])[:, 0]
+def _fit_noise_rate(u: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+    """Return b and w of the logistic regression of `wrong` on u.
+
+    One sample with a wrong and one with a right label at u = 0 and w ~ N(0, 1) are the prior. Newton's method.
+    """
+    u, wrong = (torch.cat([t, t.new_tensor(prior)]) for t, prior in ((u, [0.0, 0.0]), (wrong, [0.0, 1.0])))
+    x = torch.stack([torch.ones_like(u), u], 1)
+    prior = torch.diag(u.new_tensor([0.0, 1.0]))
+    start = wrong.mean()
+    weights = torch.stack([torch.logit(start), torch.zeros_like(start)])
+    for _ in range(NEWTON_STEPS):
+        e = torch.sigmoid(x @ weights)
+        gradient = x.T @ (e - wrong) + prior @ weights
+        hessian = (x * (e * (1 - e))[:, None]).T @ x + prior
+        step = torch.linalg.solve(hessian, gradient)
+        weights = weights - step / (step.abs().max() / 2).clamp_min(1.0)  # far from the solution Newton's step is long
+    return weights[0], weights[1]

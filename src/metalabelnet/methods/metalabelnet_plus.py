@@ -12,7 +12,6 @@ Once, at the end of warm-up:
     θ ← θ̃, with BatchNorm statistics recomputed
     r ← prediction after the classifier's last layer is refit to the clean set (`core.head_refit`)
     φ ← maximum likelihood on the clean samples, with cross-fitted r (`core.bayes_label_net`)
-    φ ← noise rate and class frequencies corrected by training samples: Bayes' rule with φ says how likely each is wrong
     e ← noise rate of each training sample by φ, from the margins of the predictions r of all folds
 
 Phase 2, on each batch:
@@ -26,7 +25,7 @@ Phase 2, on each batch:
     θ, φ      weights of the classifier and of the label net
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
     a         the setting `exponent`
-    π, q̄      class frequencies by φ, and mean of q over training samples, after each epoch
+    π, q̄      class frequencies, and mean of q over training samples, after each epoch
     P_φ       probability of a given label by class: right with probability 1 − e, with e from the sample's margin,
               otherwise where wrong labels go, which may follow p
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
@@ -58,8 +57,7 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.bayes_label_net import BayesLabelNet, margin, same_frequencies, wrong_probability
-from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.bayes_label_net import BayesLabelNet, same_frequencies
 from metalabelnet.core.forward_pass import predict, recompute_running_statistics, trainable_parameters
 from metalabelnet.core.head_refit import refit_head
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
@@ -123,13 +121,6 @@ class MetaLabelNetPlusSettings:
     )
     by_prediction: bool = field(
         default=True, metadata={"help": "whether wrong labels may follow the prediction; otherwise only the class"}
-    )
-    prediction_powered: bool = field(
-        default=True,
-        metadata={
-            "help": "whether training samples take part in estimating noise rates and class frequencies; otherwise "
-            "clean samples alone"
-        },
     )
     align: bool = field(
         default=True,
@@ -221,7 +212,7 @@ class MetaLabelNetPlus(Method):
             assert self.label_net is not None
             rows = _evenly_spaced(train, MAX_FIT_SAMPLES)
             log_q = [predict(self.classifier(), to_input(x, self.task.dtype)).log_softmax(1) for x in chunks(rows.x)]
-            self.label_net.align(torch.cat(log_q), len(clean))
+            self.label_net.align(torch.cat(log_q), clean.true)
 
     def _build_label_net(self) -> None:
         train = self.task.train
@@ -237,73 +228,39 @@ class MetaLabelNetPlus(Method):
 
     @torch.no_grad()
     def _teach_label_net(self) -> None:
-        """Refit the last layer, fit φ to the clean set, and compute the noise rate of each training row."""
+        """Fit φ to the clean set and compute the noise rate of each training row."""
         assert self.label_net is not None
         assert self.rates is not None
-        clean, train = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES), self.task.train
+        clean = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES)
         v = torch.cat(list(self._features_of(clean)))
         head = cast("nn.Linear", self.net.get_submodule(self.head))
         old = head.weight.clone()
         old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
-        refit = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
-        self._copy_head(*refit)
+        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
+        heads = [(weight, bias)]
         if self.settings.learn:
-            rate = self.label_net.noise_rate(self._fit_label_net(clean, v, old, old_bias)).mean(1)
-        else:
-            rate = self.label_net.noise_rate(self.rates["rate"])  # the same for every margin
-        self.rates["rate"].copy_(rate.masked_fill(train.given < 0, 1.0))
+            heads, log_r = self._cross_fit(v, clean.true, old, old_bias)
+            predicted = functional.linear(v, old, old_bias).softmax(1)
+            known = functional.one_hot(clean.given.clamp_min(0), len(old)).to(predicted)
+            given = torch.where((clean.given >= 0)[:, None], known, predicted)
+            s = self.settings
+            self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
+        self._copy_head(weight, bias)
+        rates = [self._noise_rates(v, heads) for v in self._features_of(self.task.train)]
+        unlabeled = self.task.train.given < 0
+        self.rates["rate"].copy_(torch.cat(rates).masked_fill(unlabeled, 1.0))
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
-    def _fit_label_net(self, clean: Rows, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Fit φ to clean rows with features v; return the margins of the training rows, a column for each fold's head.
-
-        `weight` and `bias` are the last layer at the end of warm-up; it predicts given labels that are unknown.
-        """
+    def _noise_rates(self, v: Tensor, heads: list[Head]) -> Tensor:
+        """Return e of samples with features v: the mean over the heads, with margins like those of clean samples."""
         assert self.label_net is not None
-        s, known = self.settings, clean.given >= 0
-        heads, log_r = self._cross_fit(v, clean.true, weight, bias)
-        predicted = functional.linear(v, weight, bias).softmax(1)
-        one_hot = functional.one_hot(clean.given.clamp_min(0), predicted.shape[1]).to(predicted)
-        given = torch.where(known[:, None], one_hot, predicted)
-        self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
-        train_given = self.task.train.given
-        if not known.all():  # what is computed for training rows must be what is computed for clean rows
-            train_given = torch.full_like(train_given, -1)
-        margins, wrong, frequencies = self._predict_train(train_given, heads)
-        if s.prediction_powered:
-            labeled = train_given >= 0
-            self.label_net.refit(
-                log_r,
-                clean.given,
-                clean.true,
-                train_margins=margins[labeled].flatten(),
-                train_wrong=wrong[labeled].flatten(),
-                train_frequencies=frequencies,
-                by_margin=s.by_margin,
-            )
-        return margins
-
-    def _predict_train(self, given: Tensor, heads: list[Head]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return margins and probabilities of a wrong given label by each head, and the mean posterior.
-
-        The first two have a row for each training row and a column for each head. A margin of the mean of the heads
-        would be larger than those of clean samples, each of which one head predicts.
-        """
-        assert self.label_net is not None
-        margins, wrong, total = [], [], self.label_net.O.new_zeros(len(self.label_net.O))
-        for v in self._features_of(self.task.train):
-            y, given = given[: len(v)].repeat_interleave(len(heads)), given[len(v) :]
-            log_r = torch.stack([functional.linear(v, *head).log_softmax(1) for head in heads], 1)
-            posterior = self.label_net.posterior(log_r.flatten(0, 1), y).exp()
-            margins.append(margin(log_r))
-            wrong.append(wrong_probability(posterior, y.clamp_min(0)).view(-1, len(heads)))
-            total += posterior.sum(0) / len(heads)
-        return torch.cat(margins), torch.cat(wrong), total / len(self.task.train)
+        log_r = (functional.linear(v, *head).log_softmax(1) for head in heads)
+        return torch.stack([self.label_net.noise_rate(r) for r in log_r]).mean(0)
 
     def _cross_fit(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> tuple[list[Head], Tensor]:
-        """Refit the last layer to the clean samples without each fold, and calibrate it.
+        """Refit the last layer to the clean samples without each fold.
 
-        Returns the layers, and log r of each clean sample by the one that did not see it. One temperature for all.
+        Returns the layers, and log r of each clean sample by the one that did not see it.
         """
         folds = min(FOLDS, len(v))
         fold = torch.randperm(len(v), generator=generator(self.task.seed, "label net folds")).to(v.device) % folds
@@ -312,8 +269,7 @@ class MetaLabelNetPlus(Method):
             rest = fold != k
             heads.append(refit_head(v[rest], y[rest], weight, bias, generator(self.task.seed, "folds", k)))
             log_r[~rest] = functional.linear(v[~rest], *heads[k]).log_softmax(1)
-        temperature = fit_temperature(log_r, y).temperature
-        return [(w / temperature, b / temperature) for w, b in heads], (log_r / temperature).log_softmax(1)
+        return heads, log_r
 
     def _copy_head(self, weight: Tensor, bias: Tensor) -> None:
         """Copy a refit last layer into the classifier and θ̃, unless the last layer has no bias.
@@ -362,7 +318,7 @@ class MetaLabelNetPlus(Method):
         """Return log ŷ of network inputs."""
         assert self.label_net is not None
         log_q = predict(self.classifier(), x).log_softmax(1)
-        rate = self.label_net.noise_rate(margin(log_q)) if self.rates is None else self.rates["rate"][index]
+        rate = self.label_net.noise_rate(log_q) if self.rates is None else self.rates["rate"][index]
         return cast("Tensor", self.label_net(log_q, rate, given))
 
     @torch.no_grad()

@@ -76,7 +76,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "label net not taught": {"learn": False},
     "one noise rate": {"by_margin": False},
-    "estimates from clean samples alone": {"prediction_powered": False},
     "wrong labels by class alone": {"by_prediction": False},
     "exponent 1": {"exponent": 1.0},
     "no sharpening": {"sharpening": 1.0},
