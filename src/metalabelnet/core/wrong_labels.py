@@ -50,14 +50,16 @@ class WrongLabelCounts:
 
     def frequencies(self) -> Tensor:
         """Return O."""
-        rows = ((self.counts + prior) / _row_sums(self.counts + prior) for prior in self.priors)
-        return sum(weight * row for weight, row in zip(self.weights, rows, strict=True))  # type: ignore[return-value]
+        return self._mean([(self.counts + prior) / _row_sums(self.counts + prior) for prior in self.priors])
 
     def frequencies_without(self, given: Tensor, true: Tensor) -> Tensor:
         """Return row c of O for each of the samples that were counted, without its own label, (n, C)."""
         rest = self.counts[true] - _wrong_part(given, true)
-        rows = ((rest + prior[true]) / _row_sums(rest + prior[true]) for prior in self.priors)
-        return sum(weight * row for weight, row in zip(self.weights, rows, strict=True))  # type: ignore[return-value]
+        return self._mean([(rest + prior[true]) / _row_sums(rest + prior[true]) for prior in self.priors])
+
+    def _mean(self, rows: list[Tensor]) -> Tensor:
+        """Return the mean over the priors, weighted by their probabilities."""
+        return torch.einsum("p,pnc->nc", self.weights, torch.stack(rows))
 
 
 def count_wrong_labels(given: Tensor, true: Tensor) -> WrongLabelCounts:
