@@ -256,8 +256,8 @@ def test_means_over_the_noises_of_a_data_set(data: str, name: str, ours: str) ->
 
 
 FIRST_TO_TRY_IN_README = {
-    "`clean-only` and `glc` in 27": ("clean-only", "glc"),
-    "`cross-entropy` and `fixmatch` in 26": ("cross-entropy", "fixmatch"),
+    "`clean-only`, `fixmatch` and `glc` in 27": ("clean-only", "fixmatch", "glc"),
+    "`cross-entropy` in 26": ("cross-entropy",),
     "`fine-tune` in 25": ("fine-tune",),
     "`sce` in 24": ("sce",),
     "`co-teaching` in 23": ("co-teaching",),
@@ -291,12 +291,12 @@ def test_leads_over_the_highest_baselines() -> None:
         leads.setdefault(data, []).append(float(lead))
     behind = {data: [-lead for lead in those if lead < 0] for data, those in leads.items()}
     assert {data: (len(leads[data]), len(behind[data])) for data in leads} == {
-        "digits": (8, 1),
+        "digits": (8, 0),
         "fashion-mnist": (8, 5),
         "cifar10-1000": (11, 1),
     }
     results = " ".join((PAGES / "beyond.md").read_text().split())
-    assert "it is ahead in 20 of 27" in results
+    assert "it is ahead in 21 of 27" in results
     by = f"by {min(behind['fashion-mnist']):.1f} to {max(behind['fashion-mnist']):.1f} points"
     assert f"**behind the highest of these baselines under five of eight noises**, {by}" in results
     assert f"under ten of eleven noises, by up to {max(leads['cifar10-1000']):.1f} points" in results
