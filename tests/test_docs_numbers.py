@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.sharded_table import MAX_VALUES_PER_MESSAGE
 from metalabelnet.reproduction.beyond import FIRST_TO_TRY, PLUS
 from metalabelnet.reproduction.results import Results
@@ -507,6 +508,52 @@ def test_tables_of_linear_classifiers(name: str) -> None:
     assert rows
     for row in rows:
         assert row in page
+
+
+@functools.cache
+def read_linear_rows() -> dict[str, list[str]]:
+    """The cells of the tables of linear classifiers, by set and noise."""
+    benchmark = load_benchmark("linear")
+    files = [ROOT / "results" / "linear" / f"{name}.jsonl" for name in ("cifar10n", "runs", "fashion_mnist")]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for path in files for row in benchmark.markdown(path)]
+    return {name: cells for name, *cells in rows}
+
+
+def test_linear_classifier_in_the_readme() -> None:
+    """The table "Which method for which data": leads over the best other row, and over logistic regression on texts."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    numbers = {
+        name: [float(number) for number in re.findall(r"[+-][\d.]+", cells[-1].replace("−", "-"))]
+        for name, cells in read_linear_rows().items()
+    }
+    cifar10n = [lead for name, lead in numbers.items() if name.startswith("cifar10n")]
+    assert all(low > 0 for _, low, _ in cifar10n)
+    assert "{:.1f} and {:.1f} points ahead on CIFAR-10N".format(*(lead for lead, _, _ in cifar10n)) in readme
+    tables = [lead for name, lead in numbers.items() if not name.startswith("cifar10n")]
+    ahead, level = sum(low > 0 for _, low, _ in tables), sum(low <= 0 <= high for _, low, high in tables)
+    assert ahead + level == len(tables)
+    assert f"ahead under {ahead} of {len(tables)} noises, level under {level}" in readme
+
+    real = load_benchmark("real")
+    leads = []
+    for by_method in real.read_draws(ROOT / "results" / "real" / "runs.jsonl").values():
+        own, *logistic = (real.mean_of(by_method[method], "test_accuracy") for method in real.METHODS)
+        leads.append(own - max(logistic))
+    assert "{:.1f} and {:.1f} points ahead on two sets; level on sentence embeddings".format(*leads[:2]) in readme
+    encoders = real.markdown(ROOT / "results" / "real" / "held_out.jsonl")
+    (sentences,) = (row for row in encoders if "sentence-transformers" in row and " to " in row)
+    low, high = re.findall(r"\(([+−][\d.]+) to ([+−][\d.]+)\)", sentences)[0]
+    assert low.startswith("−")
+    assert high.startswith("+")
+
+    gains = []
+    for by_method in real.read_draws(ROOT / "results" / "real" / "annotations.jsonl").values():
+        every, vote = by_method[PLUS], by_method[f"{PLUS}, majority vote"]
+        gains.append(paired_difference([every[k]["test_accuracy"] - vote[k]["test_accuracy"] for k in sorted(every)]))
+    (low, _), (low_2, high_2) = (gain.interval() for gain in gains)
+    assert low > 0
+    assert low_2 <= 0 <= high_2
+    assert f"texts: {gains[0].mean:+.1f} points over majority vote; level on another set" in readme
 
 
 @pytest.mark.parametrize("name", ["runs", "encoders", "held_out", "annotations"])
