@@ -42,7 +42,7 @@ from metalabelnet.launch.process_pool import Job
 from metalabelnet.methods import METHODS
 from metalabelnet.noise.cifar_n import CLEAN_LABELS, FILES, read_human_labels
 from metalabelnet.reproduction import beyond
-from metalabelnet.reproduction.experiments import RunSpec
+from metalabelnet.reproduction.experiment import RunSpec
 from metalabelnet.reproduction.resources import Resources, check_noise_probs
 
 if TYPE_CHECKING:

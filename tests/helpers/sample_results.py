@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from metalabelnet.reproduction.experiments import RunSpec
+from metalabelnet.reproduction.experiment import RunSpec
 from metalabelnet.reproduction.results import Results, make_result_line
 from metalabelnet.reproduction.selection import Selection, run_specs
 from metalabelnet.train.settings import make_settings

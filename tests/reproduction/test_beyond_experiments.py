@@ -6,7 +6,7 @@ import pytest
 
 from metalabelnet.core.intervals import paired_difference
 from metalabelnet.core.student_t import critical_value
-from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, GIVEN_CELLS, METHODS
+from metalabelnet.reproduction.beyond import ABLATIONS, CELLS, DIGITS, FOUR_OF_DIGITS, METHODS
 from metalabelnet.reproduction.beyond_tables import learning_table
 from metalabelnet.reproduction.markdown_blocks import fill_page
 from metalabelnet.reproduction.resources import Resources
@@ -153,7 +153,7 @@ def test_ablation_changes_one_setting(point: str) -> None:
     assert spec_key(whole) == spec_key(spec(PLUS, cell))
     without = run_spec("beyond-ablation", PLUS, cell, point)
     assert spec_key(without) != spec_key(whole)
-    assert len(without.fields["settings"]) == 1
+    assert len(without.fields["settings"]) == (2 if "(exponent 1)" in point else 1)
 
 
 def test_ablation_table_shows_the_difference_from_all(tmp_path: Path) -> None:
@@ -168,6 +168,31 @@ def test_ablation_table_shows_the_difference_from_all(tmp_path: Path) -> None:
     assert row(table, "one noise rate")[1:] == [""] * 6
 
 
+def test_ablation_has_a_table_for_each_data_set_with_variants(tmp_path: Path) -> None:
+    runs = [run_spec("beyond-ablation", PLUS, f"{data}/uniform:0.4") for data in ("digits", "cifar10-1000")]
+    lines = [result_line(run, 90.0) for run in runs]
+    assert [t.title.partition(":")[0] for t in tables("beyond-ablation", write_results(tmp_path, *lines))] == [
+        "Each component removed on its own"
+    ]
+    lines += [result_line(run_spec("beyond-ablation", PLUS, run.cell, "no sharpening"), 80.0) for run in runs]
+    found = tables("beyond-ablation", write_results(tmp_path, *lines))
+    assert [t.title.partition(":")[0].rpartition(", ")[2] for t in found] == ["digits", "cifar10-1000"]
+    assert row(found[1], "no sharpening")[1] == "80.00 (1)"
+    assert len(found[1].columns) == 7
+
+
+def test_lengths_share_the_runs_of_the_table(tmp_path: Path) -> None:
+    short, long = (run_spec("beyond-length", "sce", "cifar10-1000/worst", epochs) for epochs in ("40", "120"))
+    assert spec_key(short) == spec_key(spec("sce", "cifar10-1000/worst"))
+    assert long.fields["epochs"] == 120
+    (empty,) = tables("beyond-length", write_results(tmp_path, result_line(short, 80.0)))
+    assert not empty.rows
+    lines = [result_line(short, 80.0), result_line(long, 83.0)]
+    (table,) = tables("beyond-length", write_results(tmp_path, *lines))
+    column = table.columns.index("worst")
+    assert [r[column] for r in table.rows if r[0] == "sce"] == ["80.00 (1)", "83.00 (1)"]
+
+
 def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) -> None:
     cell = "cifar10-5000/authors:0.4"
     whole, without = (run_spec("beyond-unlabeled", PLUS, cell, point) for point in ("0", "36000"))
@@ -179,9 +204,10 @@ def test_unlabeled_table_shows_the_difference_from_all_labels(tmp_path: Path) ->
 
 def test_clean_sets_without_given_labels_are_compared_with_those_that_have_them(tmp_path: Path) -> None:
     runs = {
-        point: [run_spec("beyond-clean-given", PLUS, cell, point) for cell in GIVEN_CELLS] for point in ("keep", "drop")
+        point: [run_spec("beyond-clean-given", PLUS, cell, point) for cell in FOUR_OF_DIGITS]
+        for point in ("keep", "drop")
     }
-    assert [spec_key(run) for run in runs["keep"]] == [spec_key(spec(PLUS, cell)) for cell in GIVEN_CELLS]
+    assert [spec_key(run) for run in runs["keep"]] == [spec_key(spec(PLUS, cell)) for cell in FOUR_OF_DIGITS]
     assert {run.fields["clean_given"] for run in runs["drop"]} == {"drop"}
     lines = [result_line(run, 97.0 if point == "keep" else 96.0) for point in runs for run in runs[point]]
     (table,) = tables("beyond-clean-given", write_results(tmp_path, *lines))

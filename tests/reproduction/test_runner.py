@@ -14,7 +14,7 @@ from metalabelnet.errors import InputError
 from metalabelnet.launch.process_pool import Job, Outcome
 from metalabelnet.launch.ray_cluster import connect
 from metalabelnet.reproduction import runner as module
-from metalabelnet.reproduction.experiments import RunSpec
+from metalabelnet.reproduction.experiment import RunSpec
 from metalabelnet.reproduction.resources import Resources
 from metalabelnet.reproduction.results import Results
 from metalabelnet.reproduction.runner import Runner

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metalabelnet.data.problem import Problem
-    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.experiment import RunSpec
     from metalabelnet.train import Run
 
 # What `reproduce` uses for training only, with the default of each option.

@@ -67,15 +67,23 @@ CIFAR10 = tuple(
     )
 )
 CELLS = (*DIGITS, *FASHION, *CIFAR10)
-ABLATION_CELLS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
-GIVEN_CELLS = ABLATION_CELLS
+FOUR_OF_DIGITS = ("digits/uniform:0.4", "digits/uniform:0.8", "digits/feature:0.4", "digits/feature:0.8")
+ABLATION_CELLS = (
+    *FOUR_OF_DIGITS,
+    "cifar10-1000/uniform:0.4",
+    "cifar10-1000/uniform:0.8",
+    "cifar10-1000/feature:0.4",
+    "cifar10-1000/worst",
+)
+LENGTHS = ("40", "120")  # numbers of epochs that are compared on CIFAR-10
+LENGTH_METHODS = ("cross-entropy", "fine-tune", "fixmatch", "co-teaching", "sce", "metalabelnet", PLUS)
 UNLABELED_CELLS = ("cifar10-5000/feature:0.4", "cifar10-5000/authors:0.4")
 
 # Settings that remove one component of `metalabelnet-plus`.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "label net not taught": {"learn": False},
-    "label net not taught, exponent 1": VARIANTS[PLUS_NOT_LEARNED],
+    "label net not taught (exponent 1)": VARIANTS[PLUS_NOT_LEARNED],
     "one noise rate": {"by_margin": False},
     "wrong labels by class alone": {"by_prediction": False},
     "exponent 1": {"exponent": 1.0},

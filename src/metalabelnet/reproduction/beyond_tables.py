@@ -130,8 +130,26 @@ def _noise_title(column: str) -> str:
     return column_title(column.partition("/")[2])
 
 
-def variants_table(cells: Cells, title: str, point_name: str, difference_name: str) -> Table:
-    """Build a table of points by column, with the difference from the first point, paired over seeds."""
+def variants_tables(cells: Cells, title: str, point_name: str, difference_name: str) -> list[Table]:
+    """Build a table of points by column for each data set, with the difference from the first point.
+
+    Differences are paired over seeds. Data sets without a run beyond the first point are left out, but for the first.
+    """
+    columns, points = column_names(cells), list(dict.fromkeys(point for _, _, point in cells))
+    compared = {_data_set(column) for (_, column, point), cell in cells.items() if point != points[0] and cell.ended}
+    shown = [data for data in dict.fromkeys(map(_data_set, columns)) if data in compared]
+    return [
+        _variants_table(
+            {key: cell for key, cell in cells.items() if _data_set(key[1]) == data},
+            title if len(shown) < 2 else f"{title}, {data}",
+            point_name,
+            difference_name,
+        )
+        for data in shown or [_data_set(columns[0])]
+    ]
+
+
+def _variants_table(cells: Cells, title: str, point_name: str, difference_name: str) -> Table:
     columns = column_names(cells)
     points = list(dict.fromkeys(point for _, _, point in cells))
     by_point = {point: [cells[beyond.PLUS, column, point] for column in columns] for point in points}
@@ -149,3 +167,23 @@ def variants_table(cells: Cells, title: str, point_name: str, difference_name: s
         rows=rows,
         notes=[f"{INTERVAL_NOTE} A seed counts once: its columns are averaged."],
     )
+
+
+def length_tables(cells: Cells) -> list[Table]:
+    """Build a table of methods by noise for each data set, with a row for each number of epochs.
+
+    Data sets without a run of the last number of epochs are left out.
+    """
+    longest = beyond.LENGTHS[-1]
+    shown = {_data_set(column) for (_, column, point), cell in cells.items() if point == longest and cell.ended}
+    result = []
+    for data in sorted(shown):
+        columns = [column for column in column_names(cells) if _data_set(column) == data]
+        rows = [
+            [method, epochs, *(cells[method, column, epochs].text() for column in columns)]
+            for method in beyond.LENGTH_METHODS
+            for epochs in beyond.LENGTHS
+        ]
+        names = ["method", "epochs", *map(_noise_title, columns)]
+        result.append(Table(title=f"{data}: test accuracy at the selected epoch, {SPREAD}", columns=names, rows=rows))
+    return result

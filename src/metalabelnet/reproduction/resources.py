@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.experiment import RunSpec
 
 AUTHORS_FILE_SHA256 = "4b0c63b40af899b28aa704418ae4ae799ff9588a3c3d0ef8f046f2ea676cc537"
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.experiment import RunSpec
     from metalabelnet.train.run_folder import RunFolder
 
 ResultLine = dict[str, Any]

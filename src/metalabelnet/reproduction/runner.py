@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from metalabelnet.launch.ray_cluster import RayCluster
-    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.experiment import RunSpec
     from metalabelnet.reproduction.resources import Resources
     from metalabelnet.reproduction.results import ResultLine
     from metalabelnet.train.result import Progress

@@ -11,7 +11,7 @@ from metalabelnet.reproduction.results import stored_settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from metalabelnet.reproduction.experiments import RunSpec
+    from metalabelnet.reproduction.experiment import RunSpec
     from metalabelnet.reproduction.results import ResultLine
 
 MAX_SIMILAR_RUNS = 8  # the most recent ones

@@ -10,7 +10,8 @@ from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.methods import METHODS
 from metalabelnet.reproduction import photos
 from metalabelnet.reproduction.epoch_seconds import epochs_within
-from metalabelnet.reproduction.experiments import EXPERIMENTS, Experiment, RunSpec
+from metalabelnet.reproduction.experiment import Experiment, RunSpec
+from metalabelnet.reproduction.experiments import EXPERIMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

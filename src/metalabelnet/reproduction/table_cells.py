@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from metalabelnet.reproduction.epoch_seconds import read_epoch_seconds
-from metalabelnet.reproduction.experiments import EXPERIMENTS, RunSpec
+from metalabelnet.reproduction.experiments import EXPERIMENTS
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from metalabelnet.reproduction.experiment import RunSpec
     from metalabelnet.reproduction.results import ResultLine, Results
 
 CellKey = tuple[str, str, str]  # method, cell (the column), point

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from metalabelnet.reproduction import field, photos
-from metalabelnet.reproduction.beyond_tables import beyond_tables, variants_table
+from metalabelnet.reproduction.beyond_tables import beyond_tables, length_tables, variants_tables
 from metalabelnet.reproduction.experiments import EXPERIMENTS, TABLE_METHODS
 from metalabelnet.reproduction.paper_numbers import PAPER_NUMBERS, paper_number
 from metalabelnet.reproduction.selection import DEFAULT_SELECTION, Selection, run_specs
@@ -69,13 +69,13 @@ VARIANT_TABLES = {  # title, name of a row, name of the difference from the firs
 def _tables_of_cells(name: str, cells: Cells, selection: Selection) -> list[Table]:
     if name == "cifar10-table":
         return _cifar10_tables(cells, smoke=selection.smoke)
-    builders = {"cifar10n": _cifar10n_tables, "beyond": beyond_tables}
+    builders = {"cifar10n": _cifar10n_tables, "beyond": beyond_tables, "beyond-length": length_tables}
     if name in builders:
         return builders[name](cells)
     if name == "field":
         return _field_tables(cells, smoke=selection.smoke)
     if name in VARIANT_TABLES:
-        return [variants_table(cells, *VARIANT_TABLES[name])]
+        return variants_tables(cells, *VARIANT_TABLES[name])
     if EXPERIMENTS[name].needs_data:
         make_table = _photo_table if EXPERIMENTS[name].points == ("",) else _photo_points_table
         return [make_table(name, cells, smoke=selection.smoke)]
