@@ -10,7 +10,7 @@ import pytest
 from cli_runner import run_cli
 from metalabelnet.data.encoders.images import decode
 from metalabelnet.data.files import table_file
-from metalabelnet.data.files.list_data import ReadOptions
+from metalabelnet.data.files.list_data import ReadOptions, list_train
 from metalabelnet.data.files.reader import read
 from metalabelnet.errors import InputError
 from metalabelnet.train.settings import find_data_format
@@ -52,6 +52,23 @@ def test_images_and_class_names(form: str, tmp_path: Path, cache: Path) -> None:
     changed = [file.stat().st_mtime_ns for file in files]
     read(path, ReadOptions(clean_column="checked"))
     assert [file.stat().st_mtime_ns for file in sorted(cache.rglob("*.*"))] == changed  # written once
+
+
+def test_images_beside_a_column_of_paths(tmp_path: Path) -> None:
+    """Image folders as `datasets` loads them have the names of the files in another column."""
+    table = image_table()
+    table = table.append_column("file_name", arrow.array([f"{k}.png" for k in range(table.num_rows)]))
+    path = write_saved_dataset(tmp_path / "saved", table)
+    notes: list[str] = []
+    _, columns = list_train(path, ReadOptions(clean_column="checked"), notes)
+    assert (columns.kind, columns.samples, columns.left_out) == ("image", ("image",), ("file_name",))
+
+
+def test_relative_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METALABELNET_DATA", "cache")
+    rows, _ = list_train(write(tmp_path, "folder"), ReadOptions(), [])
+    assert rows.ids == list(map(str, range(24)))
 
 
 def test_texts_and_numbers(tmp_path: Path) -> None:

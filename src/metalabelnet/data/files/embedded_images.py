@@ -27,9 +27,14 @@ SUFFIX_BY_START = {
 DEFAULT_SUFFIX = ".png"  # of a content that the decoder will not accept
 
 
+def is_embedded(cell: str) -> bool:
+    """Whether the cell is the path of an image that was in the table itself."""
+    return Path(cell).is_relative_to(data_folder().absolute() / FOLDER)
+
+
 def sample_id(cell: str, row: int) -> str:
     """Return the id of an image by its cell: the path in the table, or the row number of an image in the table."""
-    return str(row) if Path(cell).is_relative_to(data_folder() / FOLDER) else cell
+    return str(row) if is_embedded(cell) else cell
 
 
 class EmbeddedImages:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.data.cells import is_identifier, is_missing, parse_bool
 from metalabelnet.data.files import table_file
-from metalabelnet.data.files.embedded_images import sample_id
+from metalabelnet.data.files.embedded_images import is_embedded, sample_id
 from metalabelnet.data.unlabeled import UNLABELED_NAMES
 from metalabelnet.errors import InputError, unknown_name_error
 from metalabelnet.input_files.image_files import SUFFIXES, is_image
@@ -362,6 +362,8 @@ def _guess_samples(cells: dict[str, tuple[str, ...]], path: Path) -> dict[str, A
         return lambda cell: len(cell.split()) >= least
 
     paths = [name for name, values in cells.items() if _share(values, is_path) > MIN_IMAGE_SHARE]
+    embedded = [name for name in paths if any(map(is_embedded, cells[name]))]
+    paths = embedded or paths  # beside images in the table, a column of paths says where they came from
     texts = [name for name, values in cells.items() if _share(values, has_words(MIN_TEXT_WORDS)) >= 0.5]
     identifiers = [name for name, values in cells.items() if is_identifier(values)]
     distinct = {*identifiers}
