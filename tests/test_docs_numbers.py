@@ -165,7 +165,7 @@ def test_table_of_informative_samples() -> None:
 
 def test_cost_of_clothing1m() -> None:
     cost = load_benchmark("clothing1m_cost")
-    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    page = (PAGES / "scale.md").read_text(encoding="utf-8")
     command = "python benchmarks/clothing1m_cost.py"
     assert f"<!-- begin: clothing1m-cost -->\n\n{cost.table()}\n\n<!-- end: clothing1m-cost -->" in page, (
         f"run: {command}"
@@ -417,24 +417,24 @@ def test_table_of_epochs_that_can_be_selected(capsys: pytest.CaptureFixture[str]
 
 
 def test_reading_of_packed_images() -> None:
-    """Images per second in scale.md, rounded to two digits."""
-    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    """Images per second on the page on large data sets, rounded to two digits."""
+    page = (PAGES / "scale.md").read_text(encoding="utf-8")
     lines = (ROOT / "results" / "streaming" / "cpu.jsonl").read_text().splitlines()
     stored: dict[str, float] = {}
     for line in map(json.loads, lines):
         stored |= line.get("reading", {})
         if "decoding" in line:
             stored["decoded to 224×224 by a worker, for comparison"] = line["decoding"]["1 workers"]["per_cpu_second"]
-    rows = table_rows(page.partition("### Why an own format")[2])
+    rows = table_rows(page.partition("## Reading packed images")[2])
     assert len(rows) == len(stored) == 5
     for name, number in rows:
         assert number == f"{float(f'{stored[name]:.2g}'):,.0f}"
 
 
 def test_steps_from_packed_photos() -> None:
-    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    page = (PAGES / "scale.md").read_text(encoding="utf-8")
     cold, m = map(json.loads, (ROOT / "results" / "streaming" / "h200.jsonl").read_text().splitlines())
-    section = page.partition("### Steps from packed photos")[2].partition("###")[0]
+    section = page.partition("## Steps from packed photos")[2].partition("\n## ")[0]
     text = " ".join(section.split())
     for name, row in zip(("on the device", "from the pack"), table_rows(section), strict=True):
         assert row[1:] == [f"{m[key]['ms']:.2f} ms" for key in (name, f"{name}, again")]
@@ -470,7 +470,7 @@ def test_steps_from_packed_photos() -> None:
 
 
 def test_time_and_memory_by_number_of_classes() -> None:
-    page = " ".join((ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8").split())
+    page = " ".join((PAGES / "scale.md").read_text(encoding="utf-8").split())
     lines = (ROOT / "results" / "streaming" / "many_classes.jsonl").read_text().splitlines()
     few, many = map(json.loads, lines[-2:])  # the earlier ones were measured before label tables became faster
     assert (few["classes"], many["classes"]) == (10, 1000)
@@ -486,7 +486,7 @@ def test_time_and_memory_by_number_of_classes() -> None:
 
 
 def test_time_and_memory_by_number_of_rows() -> None:
-    page = (ROOT / "docs" / "how-it-works" / "scale.md").read_text(encoding="utf-8")
+    page = (PAGES / "scale.md").read_text(encoding="utf-8")
     texts = (ROOT / "results" / "streaming" / "many_rows.jsonl").read_text().splitlines()
     lines = [json.loads(text) for text in texts]
     for line in lines:
