@@ -54,8 +54,8 @@ def fit(
     train_set : Dataset
         Pairs (sample, label). Labels may be wrong; −1 means unlabeled.
     clean_set : Dataset or None
-        Pairs (sample, label) with correct labels, at least one per class. With None, a method without a clean set is
-        trained instead and a `NoCleanSetWarning` is issued.
+        Pairs (sample, label) with correct labels, at least one per class. With None, a method that needs no clean
+        set is trained instead and a `NoCleanSetWarning` is issued.
     unlabeled_set : Dataset, optional
         Samples, or tuples that start with a sample. Labels are ignored.
     test_set : Dataset, optional

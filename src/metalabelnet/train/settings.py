@@ -35,7 +35,7 @@ MAX_SETTING = 10**9  # of a method; beyond it, products overflow in float32
 class Run(RunOptions):
     """All settings of a run, checked. `make_run` returns the run with the defaults of a data set and a recipe.
 
-    A path may be a `pathlib.Path`, a number one of numpy, `lr_milestones` a list.
+    Paths may be `pathlib.Path`, numbers may be NumPy scalars, and `lr_milestones` may be a list.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Run(RunOptions):
     epochs, warmup, batch_size : int, default 30, 11, 64
         Number of epochs, epochs of warm-up on the given labels, and batch size.
     lr, momentum, weight_decay : float, default 0.02, 0.9, 1e-4
-        Of the classifier's SGD.
+        Learning rate, momentum and weight decay of the classifier's SGD.
     lr_schedule : {"milestones", "cosine"}, default "milestones"
         How the learning rate falls.
     lr_milestones : tuple of int, default (10, 20)
