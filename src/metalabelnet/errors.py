@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import os
 import textwrap
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-MAX_NAMES_IN_MESSAGE = 40  # a longer list is cut down to the closest matches
+MAX_LIST_CHARACTERS = 200  # of the names to choose from; of a longer list those that fit, the closest first
 CLOSEST_NAMES_IN_MESSAGE = 12
 MAX_REASON_LENGTH = 200  # characters of the message of another package
 MAX_VALUE_CHARACTERS = 60  # of a parameter's value
@@ -48,14 +49,15 @@ def unknown_name_error(what: str, name: str, allowed: Iterable[str]) -> InputErr
     if not names:
         return InputError(f"unknown {what} {name!r}: there is none")
     same_ignoring_case = [candidate for candidate in names if candidate.casefold() == name.casefold()]
-    closest = same_ignoring_case or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    closest = same_ignoring_case or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {closest[0]!r}? " if closest else ""
-    listed = names
-    if len(names) > MAX_NAMES_IN_MESSAGE:
-        n = CLOSEST_NAMES_IN_MESSAGE
-        listed = difflib.get_close_matches(name, names, n=n, cutoff=0.3) or names[:n]
-        listed = [*listed, f"… ({len(names)} in all)"]
-    return InputError(f"unknown {what} {name!r}: {hint}choose from {', '.join(listed)}")
+    if len(", ".join(names)) <= MAX_LIST_CHARACTERS:
+        return InputError(f"unknown {what} {name!r}: {hint}choose from {', '.join(names)}")
+    close = difflib.get_close_matches(name, names, n=CLOSEST_NAMES_IN_MESSAGE, cutoff=0.3)
+    ordered = [*close, *(candidate for candidate in names if candidate not in close)]
+    ends = itertools.accumulate(len(candidate) + 2 for candidate in ordered)
+    listed = ordered[: max(1, sum(end <= MAX_LIST_CHARACTERS for end in ends))]
+    return InputError(f"unknown {what} {name!r}: {hint}choose from {', '.join(listed)}, … ({len(names)} in all)")
 
 
 def missing_package_error(package: str, extra: str, purpose: str) -> InputError:

@@ -195,7 +195,10 @@ class RunOptions:
     momentum: float = _option(0.9, "momentum of the classifier's SGD")
     weight_decay: float = _option(1e-4, "weight decay of the classifier's SGD")
     order: str = _option("shuffled", "order of the training samples: shuffled (again in every epoch), given")
-    ema: float = _option(0.0, "maximum decay of the exponential moving average of the weights that predicts; 0: none")
+    ema: float = _option(
+        0.0,
+        "maximum decay of the exponential moving average (EMA) of the weights, which makes the predictions; 0: none",
+    )
     augment: str = _option("none", "augmentation of the training images: none, flip (horizontal), crop, flip-crop")
     strong_augment: str = _option(
         "none",

@@ -36,6 +36,13 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_linear_fit_holds_out_no_clean_sample(capsys: Capture, work_dir: Path) -> None:
+    output = run_cli(["train", "small.npz", "--clean", "18", "--out", "run"], capsys)
+    assert "; 18 clean samples; 30 test samples; linear on cpu" in output.err
+    assert "cross-validated on 18 clean samples" in output.out
+    assert "metalabelnet-plus on small.npz  no added noise, seed 0" in output.out
+
+
 def test_train_prints_progress_and_summary(capsys: Capture, work_dir: Path) -> None:
     output = run_cli(["train", "small.npz", *f"--method metalabelnet {TINY} --out run".split()], capsys)
     assert output.code == 0

@@ -418,7 +418,7 @@ def test_compare_without_test_set_uses_clean_accuracy(capsys: Capture, work_dir:
     output = run_cli(["compare", "table.csv", "--clean-column", "checked", *QUICK.split(), *several.split()], capsys)
     assert output.code == 0, output.err
     title, columns, _, *rows = output.out.splitlines()
-    assert title == "table.csv, noise none, all clean samples; in %, 1 seed"
+    assert title == "table.csv, no added noise, all clean samples; in %, 1 seed"
     assert columns.split() == ["method", "clean", "accuracy", "seconds"]
     assert [row.split()[0] for row in rows[:2]] == ["cross-entropy", "metalabelnet"]
     assert "is a folder or a table: use metalabelnet predict" in input_error(

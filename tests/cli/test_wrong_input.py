@@ -16,6 +16,7 @@ import torch
 import metalabelnet
 from cli_runner import TINY, run_cli
 from metalabelnet.data import DATASETS
+from metalabelnet.errors import unknown_name_error
 from metalabelnet.methods import METHODS
 from metalabelnet.methods.cross_entropy import CrossEntropy
 from metalabelnet.noise import NOISE_KINDS
@@ -113,6 +114,7 @@ WRONG_ARGUMENTS = {
     "train small.npz --clean 18 --head nowhere": "nowhere",
     "compare digits --methods cross-entropy,metalablenet": "unknown method 'metalablenet': did you mean 'metalabelnet'",
     "compare digits --methods ,": "methods ',' names no method: choose from",
+    "compare digits --methods all,fine-tune": "methods 'all,fine-tune': all cannot be combined with names",
     "compare digits --seeds 0": "seeds 0 is too small",
     "compare digits --jobs 0": "jobs 0 is too small",
     "compare digits --jobs -2": "jobs -2 is too small",
@@ -121,6 +123,7 @@ WRONG_ARGUMENTS = {
     "labels nowhere": "nowhere is not a run folder: it has no run.json",
     "labels . --data small.npz": "is not a run folder: it has no run.json",
     "labels": "required: RUN",
+    "methods zzz": r"unknown method 'zzz': choose from bootstrap, .*, … \(\d+ in all\)",
     "methods metalabelnt": "unknown method 'metalabelnt': did you mean 'metalabelnet'?",
 }
 
@@ -128,6 +131,12 @@ WRONG_ARGUMENTS = {
 @pytest.mark.parametrize("arguments", WRONG_ARGUMENTS, ids=lambda text: text or "nothing")
 def test_wrong_argument_gives_one_line(arguments: str, capsys: Capture, work_dir: Path) -> None:
     assert re.search(WRONG_ARGUMENTS[arguments], input_error(arguments.split(), capsys, work_dir))
+
+
+def test_distant_names_are_not_suggested() -> None:
+    assert (
+        str(unknown_name_error("class", "square", ["bar", "ring"])) == "unknown class 'square': choose from bar, ring"
+    )
 
 
 def test_missing_gpu(capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +188,7 @@ def test_wrong_data_gives_one_line(case: str, command: str, capsys: Capture, wor
     output = run_cli([command, "wrong.npz", "--clean", "18", "--out", "out", *more.split()], capsys)
     lines = output.err.splitlines()
     if command == "compare":
-        assert lines.pop(0).startswith("wrong.npz, noise none: 1 run of 1 method, one at a time")
+        assert lines.pop(0).startswith("wrong.npz, no added noise: 1 run of 1 method, one at a time")
     assert (output.code, len(lines)) == (2, 1)
     assert says in lines[0]
     assert folder_contents(work_dir) == before

@@ -404,7 +404,7 @@ def test_pack_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     words = ["pack", str(photos / "photos"), "-o", str(folder), "--decode", "--image-size", "9"]
     done = run_cli(words, capsys)
     assert (done.code, done.out.count("\n")) == (0, 2)
-    assert f"{folder} is written: 0.0 MiB in 1 shards" in done.out
+    assert f"{folder} is written: 0.0 MiB in 1 shard;" in done.out
     assert done.out.endswith(f"metalabelnet train {folder} --clean FILE\n")
     assert "packing" in done.err
     assert "is complete, and its digests match" in run_cli(words, capsys).out

@@ -148,6 +148,14 @@ def test_folder_that_is_not_a_run_is_rejected(content: str | None, message: str,
             RunFolder(tmp_path).summary()
 
 
+def test_folder_of_runs_names_one_of_them(tmp_path: Path) -> None:
+    for name in ("b-seed0", "a-seed0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=f"holds run folders: give one, such as {tmp_path / 'a-seed0'}$"):
+        RunFolder(tmp_path).summary()
+
+
 def test_run_json_content(data: Path, tmp_path: Path) -> None:
     run = tiny_run(data, settings={"beta": 0.02})
     train(run, folder=tmp_path / "run")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from metalabelnet.atomic_write import write_atomically
 from metalabelnet.cli.console import format_table
+from metalabelnet.cli.run_description import describe_noise
 from metalabelnet.core.intervals import wilson_percent
 from metalabelnet.errors import DivergenceError, InputError
 from metalabelnet.report.comparison import format_spread
@@ -78,7 +79,7 @@ def print_summary(console: Console, files: RunFolder) -> None:
         console.print("clean samples by true class (rows) and given label (columns):")
         console.table(["", *classes], counts)
         console.print("")
-    console.table([f"{s['method']} on {s['dataset']}", f"noise {s['noise']}, seed {s['seed']}"], rows)
+    console.table([f"{s['method']} on {s['dataset']}", f"{describe_noise(s['noise'])}, seed {s['seed']}"], rows)
 
 
 def _format_given_check(check: dict[str, Any]) -> str:
@@ -128,7 +129,7 @@ def print_comparison(console: Console, out: Path, jobs: Sequence[Job], outcomes:
         rows.append([method, *cells, seconds])
     seeds, run = len({job.run.seed for job in jobs}), jobs[0].run
     console.print(
-        f"{run.data}, noise {run.noise}, {run.clean} clean samples; in %, "
+        f"{run.data}, {describe_noise(run.noise)}, {run.clean} clean samples; in %, "
         + (f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed")
     )
     console.table(columns, rows)

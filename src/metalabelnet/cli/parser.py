@@ -184,7 +184,12 @@ def _add_train(parser: Parser) -> None:
 def _add_compare(parser: Parser) -> None:
     add_run_arguments(parser, several_methods=True)
     add = parser.add_argument
-    add("--methods", default="all", metavar="A,B,C", help="methods to compare (default: all)")
+    add(
+        "--methods",
+        default="all",
+        metavar="A,B,C",
+        help="methods to compare; see `metalabelnet methods` (default: all of them)",
+    )
     add("--seeds", type=int, default=3, metavar="N", help="runs per method, with seeds from --seed on (default: 3)")
     add("--jobs", type=int, metavar="N", help="parallel runs (default: one per CPU core; 1 on a GPU)")
     _add_cluster(parser)

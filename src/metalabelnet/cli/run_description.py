@@ -61,6 +61,11 @@ def describe_run(run: Run, problem: Problem) -> list[str]:
     return [f"{run.method} on {run.data}: {description}; {estimate_cost(run, problem)}", *_imbalance_warning(problem)]
 
 
+def describe_noise(noise: str) -> str:
+    """Return the noise that is added to the labels; the data may have wrong labels without it."""
+    return "no added noise" if noise == "none" else f"added noise {noise}"
+
+
 def _describe_jobs(jobs: Sequence[Job], problem: Problem, workers: int) -> list[str]:
     """Return the same for several jobs that run `workers` at a time; `problem` is the first job's."""
     by_method = {job.run.method: estimate_cost(job.run, problem) for job in jobs}
@@ -78,16 +83,18 @@ def _describe_problem(run: Run, problem: Problem) -> str:
     noise = "" if math.isnan(problem.noise_rate) else f", {100 * problem.noise_rate:.1f} % wrong labels"
     if problem.noise_rate == 0 and run.noise == "none" and not run.is_folder_or_table:
         noise = ", labels assumed correct"  # an .npz file without a clean set, or a benchmark without added noise
+    network = classifier_name(run, problem.shape, problem.encoder_config)
     clean = f"{len(problem.clean)} clean samples"
     if problem.holds_out:
-        total = len(problem.clean) + len(problem.validation)
-        clean = f"{total} clean samples ({len(problem.validation)} for validation)"
+        clean = f"{len(problem.clean) + len(problem.validation)} clean samples"
+        if not (run.is_linear and network == "linear"):  # a linear fit learns from all of them
+            clean += f" ({len(problem.validation)} for validation)"
     return (
         f"{len(train)} training samples of {len(train.classes)} classes"
         + (f" ({unlabeled} unlabeled)" if unlabeled else "")
         + f"{noise}; {clean}"
         + (f"; {len(problem.test)} test samples" if len(problem.test) else "")
-        + f"; {classifier_name(run, problem.shape, problem.encoder_config)} on {train.x.device}"
+        + f"; {network} on {train.x.device}"
     )
 
 

@@ -56,7 +56,8 @@ def draw_curves(path: Path, runs: Sequence[tuple[Run, list[dict[str, Any]]]]) ->
         axes.annotate(
             " end of warm-up", (first.warmup, 0.02), xycoords=("data", "axes fraction"), color="grey", fontsize=8
         )
-    title = f"{first.data}, noise {first.noise}, {first.clean or 'all'} clean samples"
+    noise = "" if first.noise == "none" else f"added noise {first.noise}, "
+    title = f"{first.data}, {noise}{first.clean or 'all'} clean samples"
     axes.set(xlabel="epoch", ylabel=f"accuracy on {part} samples (%)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -249,6 +249,9 @@ class RunFolder(DigestedFolder):
         """Return the content of run.json."""
         file = self.path / "run.json"
         if not self.has(file.name):
+            runs = sorted(file.parent for file in self.path.glob(f"*/{file.name}"))
+            if runs:
+                raise InputError(f"{self.path} is not a run folder, but holds run folders: give one, such as {runs[0]}")
             raise InputError(
                 f"{self.path} is not a run folder: it has no run.json; give a folder that train or compare has created"
             )

@@ -10,7 +10,7 @@ from metalabelnet.cli.build_run import build_run, run_folder_name
 from metalabelnet.cli.comparison import print_comparison
 from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import interruptible
-from metalabelnet.cli.run_description import check_and_describe_jobs
+from metalabelnet.cli.run_description import check_and_describe_jobs, describe_noise
 from metalabelnet.cli.unused_options import check_cluster_options, check_compared
 from metalabelnet.data.read_cache import ReadCache
 from metalabelnet.errors import InputError, unknown_name_error
@@ -64,7 +64,7 @@ def _train(
     if cluster is not None:
         workers, parallel = cluster.workers, str(cluster)
     runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''} of {len(names)} method{'s' if len(names) > 1 else ''}"
-    console.log(f"{first.data}, noise {first.noise}: {runs}, {parallel}")
+    console.log(f"{first.data}, {describe_noise(first.noise)}: {runs}, {parallel}")
     logs = [RunLog(targets, RunFolder(job.folder), console.log) for job in jobs]
 
     def on_progress(number: int, progress: Progress | None) -> None:
@@ -98,6 +98,8 @@ def _train(
 def _method_names(args: argparse.Namespace) -> list[str]:
     """Return the names of the methods; raise InputError for an unknown one, and for a wrong number of seeds."""
     names = list(METHODS) if args.methods == "all" else list(dict.fromkeys(filter(None, args.methods.split(","))))
+    if "all" in names:
+        raise InputError(f"methods {args.methods!r}: all cannot be combined with names; give all, or names alone")
     if not names:
         raise InputError(f"methods {args.methods!r} names no method: choose from {', '.join(METHODS)}, or all")
     for name in names:

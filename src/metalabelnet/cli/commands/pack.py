@@ -41,8 +41,9 @@ def pack(args: argparse.Namespace) -> None:
     for note in index.notes:
         console.log(note)
     size = sum(shard["bytes"] for shard in index.shards) / 2**20
+    shards = f"{len(index.shards)} shard{'s' if len(index.shards) > 1 else ''}"
     state = "is complete, and its digests match" if finished else "is written"
-    console.print(f"{folder} {state}: {size:,.1f} MiB in {len(index.shards)} shards; train on it with")
+    console.print(f"{folder} {state}: {size:,.1f} MiB in {shards}; train on it with")
     console.print(f"  metalabelnet train {_train_arguments(args, has_clean=bool((source.part == CLEAN).any()))}")
 
 
