@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from metalabelnet.core.intervals import corrected_intervals, is_beyond_zero, paired_difference, wilson_percent
+from metalabelnet.core.intervals import (
+    MeanDifference,
+    corrected_intervals,
+    is_beyond_zero,
+    paired_difference,
+    wilson_percent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+NORMAL_DF = 1e6  # degrees of freedom with which Student's t is the normal distribution
 RELIABLE_SAMPLES_PER_CLASS = 30  # validation samples; with fewer the selection of the epoch is partly random
 
 
@@ -18,8 +26,9 @@ def recommend(summaries: Mapping[str, Mapping[int, dict[str, Any]]], classes: in
 
     Methods are compared seed by seed, because runs with the same seed share their split, noise and initial weights. A
     method is called best only if the 95 % CI of its lead over every other method, corrected for the number of other
-    methods (Holm), lies beyond zero; otherwise it is level with the others. If runs have failed, the methods are
-    compared on the seeds that most runs share; a method without one of these seeds is not ranked.
+    methods (Holm), lies beyond zero; otherwise it is level with the others. Fits without randomness have the same
+    result with every seed: their interval is over the samples on which they are evaluated. If runs have failed, the
+    methods are compared on the seeds that most runs share; a method without one of these seeds is not ranked.
 
     Parameters
     ----------
@@ -122,20 +131,43 @@ def _compare(
     best: str, others: Sequence[str], ranked: Mapping[str, Mapping[int, float]], n: int
 ) -> tuple[list[str], str]:
     """The methods that are level with the best one, and a sentence about its lead over the second."""
-    resolution = 100 / n  # accuracy of one sample, the smallest spread that n samples can show
-    pairs = {method: _paired_differences(ranked[best], ranked[method]) for method in others}
-    intervals = corrected_intervals([paired_difference(values, resolution) for values in pairs.values()])
-    level = [method for method, interval in zip(pairs, intervals, strict=True) if not is_beyond_zero(interval)]
-    differences, interval = pairs[others[0]], intervals[0]
+    differences = {method: _difference(ranked[best], ranked[method], n) for method in others}
+    intervals = corrected_intervals(list(differences.values()))
+    level = [method for method, interval in zip(others, intervals, strict=True) if not is_beyond_zero(interval)]
+    values, interval = _paired_differences(ranked[best], ranked[others[0]]), intervals[0]
     assert interval is not None
-    floor = f", with a spread of at least one of {n} samples" if statistics.stdev(differences) < resolution else ""
     correction = f", corrected for {len(others)} comparisons" if len(others) > 1 else ""
+    if _is_constant(ranked[best]) and _is_constant(ranked[others[0]]):
+        over, end = (
+            f"{n} samples, at least{correction}",
+            f". Both have the same result with each of {len(values)} seeds",
+        )
+    else:
+        floor = f", with a spread of at least one of {n} samples" if statistics.stdev(values) < 100 / n else ""
+        wide, over = "", f"{len(values)} seeds, paired{correction}{floor}"
+        end = f", and ahead on {sum(d > 0 for d in values)} of them"
     text = (
-        f"It is {statistics.mean(differences):.2f} points ahead of {others[0]} (95 % CI {interval[0]:.2f} to "
-        f"{interval[1]:.2f} over {len(differences)} seeds, paired{correction}{floor}), and ahead on "
-        f"{sum(d > 0 for d in differences)} of them"
+        f"It is {statistics.mean(values):.2f} points ahead of {others[0]} (95 % CI {wide}{interval[0]:.2f} "
+        f"to {interval[1]:.2f} over {over}){end}"
     )
     return level, text
+
+
+def _difference(one: Mapping[int, float], other: Mapping[int, float], n: int) -> MeanDifference:
+    """The mean difference over the seeds; its standard deviation is at least the accuracy of one sample.
+
+    Seeds that change neither method say nothing about its error. The least that n samples allow is then taken: that of
+    methods which differ only on the samples of the difference.
+    """
+    values = _paired_differences(one, other)
+    if not (_is_constant(one) and _is_constant(other)):
+        return paired_difference(values, 100 / n)
+    share = abs(values[0]) / 100
+    return MeanDifference(mean=values[0], standard_error=100 * math.sqrt(share * (1 - share) / n), df=NORMAL_DF)
+
+
+def _is_constant(by_seed: Mapping[int, float]) -> bool:
+    return len({*by_seed.values()}) == 1
 
 
 def _selection_text(
