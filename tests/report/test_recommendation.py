@@ -98,10 +98,9 @@ def test_equal_results_of_all_seeds_count_once() -> None:
     """Three times the same fit are no three observations: the interval is that of 40 samples, 4 of which differ."""
     text = recommend(summaries(test=40, a=[85.0] * 3, b=[75.0] * 3, c=[40.0] * 3), 2)
     half_width = critical_value(0.05, df=1e6) * 100 * math.sqrt(0.1 * 0.9 / 40)
-    assert (
-        f"(95 % CI {10 - half_width:.2f} to {10 + half_width:.2f} over 40 samples, at least, corrected for 2 " in text
-    )
-    assert "comparisons). Both have the same result with each of 3 seeds. " in text
+    interval = f"{10 - half_width:.2f} to {10 + half_width:.2f}"
+    assert f"(95 % CI at least as wide as {interval} over 40 samples, corrected for 2 comparisons). " in text
+    assert "Both have the same result with each of 3 seeds. " in text
     assert recommend(summaries(test=20, a=[85.0] * 3, b=[75.0] * 3), 2).startswith("a had the highest accuracy, ")
     assert recommend(summaries(test=10_000, a=[76.0] * 3, b=[75.0] * 3), 2).startswith("a was best")
     assert "level with b" in recommend(summaries(test=100, a=[75.0] * 3, b=[75.0] * 3), 2)

@@ -138,10 +138,8 @@ def _compare(
     assert interval is not None
     correction = f", corrected for {len(others)} comparisons" if len(others) > 1 else ""
     if _is_constant(ranked[best]) and _is_constant(ranked[others[0]]):
-        over, end = (
-            f"{n} samples, at least{correction}",
-            f". Both have the same result with each of {len(values)} seeds",
-        )
+        wide, over = "at least as wide as ", f"{n} samples{correction}"
+        end = f". Both have the same result with each of {len(values)} seeds"
     else:
         floor = f", with a spread of at least one of {n} samples" if statistics.stdev(values) < 100 / n else ""
         wide, over = "", f"{len(values)} seeds, paired{correction}{floor}"
