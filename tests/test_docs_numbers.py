@@ -352,21 +352,31 @@ def test_gains_of_learning() -> None:
 
 
 def test_worth_of_each_component() -> None:
-    (table,) = [t for t in tables("beyond-ablation", read_results()) if "removed on its own" in t.title]
-    change = {row[0]: row[-1] for row in table.rows}
+    digits = next(t for t in tables("beyond-ablation", read_results()) if "removed on its own, digits" in t.title)
+    change = {row[0]: row[-1] for row in digits.rows}
+    lost = {name: -float(text.split()[0]) for name, text in change.items() if text[0] in "+-"}
     page = " ".join((PAGES / "beyond.md").read_text().split())
-    assert f"without learning the method loses {-float(change['label net not taught'].split()[0])} points" in page
-    assert "level" not in change["label net not taught"]
-    assert f"Without the clean loss it loses {-float(change['no clean loss'].split()[0]):.1f}, most" in page
-    for variant, text in {
-        "whole warm-up": "The long warm-up ({})",
-        "all labels weigh the same": "equal weights ({})",
-        "no sharpening": "no sharpening ({})",
-        "no alignment": "no alignment ({})",
-        "one noise rate": "one noise rate for all samples is level ({})",
-    }.items():
-        assert text.format(f"{float(change[variant].split()[0]):+.1f}") in page
-        assert "level" in change[variant]
+    manual = " ".join((ROOT / "docs" / "how-it-works" / "metalabelnet-plus.md").read_text().split())
+    learning = lost["label net not taught (exponent 1)"]
+    assert f"without learning the method loses {learning} points" in page
+    assert f"learning is worth {learning} points" in manual
+    assert f"with the default exponent it loses {lost['label net not taught']}, beyond it" in page
+    beyond_interval = {"label net not taught", "no sharpening"}
+    assert {name for name in lost if "level" not in change[name]} == beyond_interval
+    for variant, text, text_of_manual in (
+        ("no sharpening", "No sharpening ({})", "sharpening is worth {}"),
+        ("no clean loss", "No clean loss ({}, most", "The clean loss ({})"),
+        ("all labels weigh the same", "equal weights ({})", "weights ({})"),
+        ("wrong labels by class alone", "wrong labels by class alone ({})", "follow the prediction ({})"),
+        ("one noise rate", "one noise rate for all samples ({})", "the noise rate by margin ({})"),
+        ("whole warm-up", "the long warm-up ({})", "the short warm-up and alignment ({} each)"),
+        ("no alignment", "no alignment ({})", "the short warm-up and alignment ({} each)"),
+        ("exponent 1", "exponent 1 is level ({})", "exponent 1 is as good"),
+    ):
+        assert text.format(f"{-lost[variant]:+.1f}") in page
+        assert text_of_manual.format(f"{abs(lost[variant]):.1f}") in manual
+    cells = digits.rows[[row[0] for row in digits.rows].index("label net not taught (exponent 1)")]
+    assert cells[4].startswith("81.40")  # feature-dependent 80 %, where the loss is
 
 
 def test_recipe_table() -> None:
