@@ -63,3 +63,28 @@ def test_estimate_includes_the_refit_of_the_last_layer(monkeypatch: pytest.Monke
     expected = 4 * w * (3 * 20 + 4 * 4 + 2 * 48) + 2 * 48 * 4**2 + 10 * 4**3
     assert projected == pytest.approx(product * expected)
     assert refit_seconds(MAX_FEATURES=w - 1) == pytest.approx(0)
+
+
+def test_estimate_of_a_linear_fit_counts_products_with_the_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products are those of the solver on the features as it has them; five of them take one tick."""
+    problem, products = small_problem(), []
+    n, m = len(problem.train), len(problem.clean)
+
+    def row_products(method: str, **limits: int) -> float:
+        """Return how many products with one row the estimate is."""
+        with monkeypatch.context() as patch:
+            ticks = iter(range(100))
+            patch.setattr(cost_estimate, "_now", lambda _device: float(next(ticks)))
+            patch.setattr(cost_estimate, "hessian_product", lambda X, *_: products.append((X.shape, X.dtype)))
+            for name, value in limits.items():
+                patch.setattr(cost_estimate, name, value)
+            return estimate_cost(small_run(method, net="auto"), problem).seconds * 5 * n
+
+    assert row_products("logistic-given") == pytest.approx(230 * (n + m))
+    assert products == [((n, 64), "float64")] * 6
+    few = {"SELECTION_ROWS": 20, "STUDENT_ROWS": 50}
+    assert row_products("logistic-both", **few) == pytest.approx(230 * 20 + 120 * 30 + 65 * (n + m - 50))
+    assert row_products("logistic-clean") == pytest.approx(200 * m + 15 * n)
+    products.clear()
+    row_products("logistic-given", MAX_FLOAT64_VALUES=0)
+    assert products[0][1] == "float32"
