@@ -62,6 +62,18 @@ def error(arguments: str, capsys: Capture) -> str:
     return line
 
 
+def test_one_annotation(capsys: Capture) -> None:
+    write_data()
+    labels = [[f"s{k}", k % 3, k % 5, CLASSES[k % 3]] for k in range(60)]
+    write_csv(Path("data.csv"), ["id", "a", "b", "label"], labels)
+    write_csv(Path("annotations.csv"), ["id", "annotator", "label"], [["s50", "ann", "up"]])
+    command = "train data.csv --clean clean.csv --annotations annotations.csv --out run --device cpu"
+    output = run_cli(command.split(), capsys)
+    assert output.code == 0, output.err
+    assert "annotations.csv: 1 annotation of 1 sample by 1 annotator\n" in output.err
+    assert re.search(r"annotators +1, 1 label; ", output.out)
+
+
 def test_train_on_annotations_alone(capsys: Capture) -> None:
     y = write_data()
     command = "train data.csv --clean clean.csv --test test.csv --annotations annotations.csv --out run --device cpu"

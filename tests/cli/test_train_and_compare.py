@@ -125,6 +125,19 @@ def is_complete_png(content: bytes) -> bool:
     return names[0] == b"IHDR" and b"IDAT" in names and names[-1] == b"IEND"
 
 
+def test_compare_prints_the_noise_matrix(capsys: Capture, work_dir: Path) -> None:
+    header = "clean samples by true class (rows) and given label (columns):"
+    data = ["small.npz", "--clean", "18", "--noise", "uniform:0.4", "--device", "cpu"]
+    train_lines = run_cli(["train", *data, "--out", "t"], capsys).out.splitlines()
+    matrix = train_lines[train_lines.index(header) : train_lines.index("")]
+    assert len(matrix) == 6  # names of the classes, a rule, three classes
+    methods = ["--methods", "metalabelnet-plus,logistic-given", "--seeds", "1", "--jobs", "1", "--out", "c"]
+    compared = run_cli(["compare", *data, *methods], capsys).out.splitlines()
+    start = compared.index(header)
+    assert compared[start - 1].startswith("noise rate: ")
+    assert compared[start : start + len(matrix)] == matrix
+
+
 def test_compare_writes_table_plot_and_run_folders(capsys: Capture, work_dir: Path) -> None:
     pytest.importorskip("matplotlib")
     names = ",".join(BASIC_METHODS)

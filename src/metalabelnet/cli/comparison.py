@@ -71,15 +71,21 @@ def print_summary(console: Console, files: RunFolder) -> None:
         suspects += f"; detection AUROC {s['suspicion_auroc']:.3f}, average precision {s['suspicion_ap']:.3f}"
     rows.append(["suspects", suspects])
     rows.append(["run folder", str(files.path)])
-    classes = files.metadata()["classes"]
-    if noise is not None and len(classes) <= MAX_CLASSES_IN_SUMMARY:
-        cells = {(true, given): n for true, given, n in noise["counts"]}
-        numbers = range(len(classes))
-        counts = [[name, *(str(cells.get((k, j), 0)) for j in numbers)] for k, name in enumerate(classes)]
-        console.print("clean samples by true class (rows) and given label (columns):")
-        console.table(["", *classes], counts)
-        console.print("")
+    if noise is not None:
+        _print_noise_matrix(console, noise, files.metadata()["classes"])
     console.table([f"{s['method']} on {s['dataset']}", f"{describe_noise(s['noise'])}, seed {s['seed']}"], rows)
+
+
+def _print_noise_matrix(console: Console, noise: dict[str, Any], classes: Sequence[str]) -> None:
+    """Print how many clean samples there are by true class and given label, unless there are many classes."""
+    if len(classes) > MAX_CLASSES_IN_SUMMARY:
+        return
+    cells = {(true, given): n for true, given, n in noise["counts"]}
+    numbers = range(len(classes))
+    counts = [[name, *(str(cells.get((k, j), 0)) for j in numbers)] for k, name in enumerate(classes)]
+    console.print("clean samples by true class (rows) and given label (columns):")
+    console.table(["", *classes], counts)
+    console.print("")
 
 
 def _format_given_check(check: dict[str, Any]) -> str:
@@ -96,7 +102,8 @@ def _format_annotators(annotators: list[dict[str, Any]]) -> str:
     listed = ", ".join(
         f"{one['annotator']}: {one['accuracy']:.0f} % (95 % CI {one['low']:.0f}–{one['high']:.0f} %)" for one in worst
     )
-    return f"{len(annotators)}, {sum(one['labels'] for one in annotators)} labels; least often right: {listed}"
+    labels = sum(one["labels"] for one in annotators)
+    return f"{len(annotators)}, {labels} label{'s' if labels != 1 else ''}; least often right: {listed}"
 
 
 def _format_class_accuracy(accuracies: dict[str, float | None]) -> str:
@@ -161,6 +168,8 @@ def print_label_warnings(console: Console, jobs: Sequence[Job], outcomes: Sequen
     lines = {seed: format_noise(noise) for seed, noise in noises.items()}
     if len({*lines.values()}) == 1:
         console.print(f"noise rate: {next(iter(lines.values()))}")
+        done = next(job for job, outcome in zip(jobs, outcomes, strict=True) if outcome.summary)
+        _print_noise_matrix(console, next(iter(noises.values())), RunFolder(done.folder).metadata()["classes"])
     else:
         for seed, line in lines.items():
             console.print(f"noise rate, seed {seed}: {line}")

@@ -129,10 +129,13 @@ def add_annotations(data: DataSet, file: Path) -> DataSet:
 
 def describe(annotations: ListedAnnotations, filled: int) -> str:
     """Return a message about the annotations; `filled` given labels are their majority vote."""
-    text = (
-        f"{annotations.file}: {len(annotations.labels)} annotations of {len({*annotations.positions})} samples by "
-        f"{len(annotations.names)} annotators"
-    )
+    counts = {
+        "annotation": len(annotations.labels),
+        "sample": len({*annotations.positions}),
+        "annotator": len(annotations.names),
+    }
+    labels, samples, people = (f"{count} {what}{'s' if count != 1 else ''}" for what, count in counts.items())
+    text = f"{annotations.file}: {labels} of {samples} by {people}"
     return text + (f"; the majority vote is the given label of {filled} samples without one" if filled else "")
 
 
