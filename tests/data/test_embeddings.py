@@ -1,6 +1,8 @@
 """Pretrained encoders: ResNets from a weights file, preparation of images, the cache of embeddings."""
 
+import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +13,7 @@ from PIL import Image
 
 from encoder_weights import resnet_weights, write_resnet, write_sentence_transformer
 from metalabelnet.data import load
-from metalabelnet.data.embeddings import image_models, load_model
+from metalabelnet.data.embeddings import image_models, load_model, text_models
 from metalabelnet.data.embeddings.cache import DIGEST_BYTES, EmbeddingCache
 from metalabelnet.data.embeddings.model import weights_digest
 from metalabelnet.data.embeddings.resnet import build_resnet
@@ -19,6 +21,7 @@ from metalabelnet.data.encoders import ImageEmbedding, encoder_from_json
 from metalabelnet.data.encoders.embeddings import embed_images
 from metalabelnet.errors import InputError
 from metalabelnet.input_files.image_decoding import decode_center
+from metalabelnet.nets import external
 
 CPU = torch.device("cpu")
 
@@ -163,6 +166,32 @@ def test_a_failure_of_any_kind_while_weights_are_loaded(family: str, monkeypatch
     with pytest.raises(InputError, match=r"\(incomplete metadata, file not fully covered .* words …\); ") as error:
         load_model(f"{family}:a", "image" if family == "torchvision" else "text")
     assert str(error.value).startswith(f"the encoder {family}:a")
+
+
+def _download_network(name: str, build: Callable[[], None]) -> None:
+    with external._hub_errors(name):
+        build()
+
+
+@pytest.mark.parametrize("download", [image_models._download, text_models._load, _download_network])
+def test_attempts_of_a_download_are_not_reported(
+    download: Callable[[str, Callable[[], None]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """huggingface_hub warns twice at each attempt; the error alone tells what is wrong."""
+
+    def fail() -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("no connection")
+
+    with pytest.raises(InputError, match=r"\(no connection\)"):
+        download("timm:a", fail)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_encoder_that_is_a_folder(name: str) -> None:
+    with pytest.raises(InputError, match=f"--encoder '{name}' names no file; --encoder is timm:NAME, torchvision:NAME"):
+        load_model(name, "image")
 
 
 # The cache

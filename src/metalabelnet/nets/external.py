@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from metalabelnet.errors import InputError, import_package, unknown_name_error
 from metalabelnet.input_files.regular_files import check_regular_file
+from metalabelnet.input_files.weights_download import quiet_download
 from metalabelnet.input_files.weights_file import read_weights
 
 if TYPE_CHECKING:
@@ -227,7 +228,8 @@ def load_weights(net: nn.Module, file: Path) -> None:
 def _hub_errors(name: str) -> Iterator[None]:
     """Turn errors of building or downloading into an `InputError`."""
     try:
-        yield
+        with quiet_download():
+            yield
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from metalabelnet.data.embeddings.model import EmbeddingModel, weights_digest
 from metalabelnet.data.embeddings.resnet import ARCHITECTURES, build_resnet
 from metalabelnet.errors import InputError, import_package, shorten_reason, unknown_name_error
+from metalabelnet.input_files.weights_download import quiet_download
 from metalabelnet.input_files.weights_file import read_weights
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RESIZE, SIDE = 256, 224  # pixels
+WEIGHTS_FORMS = "--encoder is timm:NAME, torchvision:NAME or a file of weights (.pth, .safetensors) for images"
 
 
 def load_timm(name: str) -> EmbeddingModel:
@@ -54,9 +56,9 @@ def load_weights_file(name: str) -> EmbeddingModel:
     architecture, colon, file = name.partition(":")
     if not colon or architecture not in ARCHITECTURES:
         architecture, file = "", name
-    weights = read_weights(
-        Path(file), "--encoder is timm:NAME, torchvision:NAME or a file of weights (.pth, .safetensors) for images"
-    )
+    if Path(file).is_dir():
+        raise InputError(f"--encoder {name!r} names no file; {WEIGHTS_FORMS}")
+    weights = read_weights(Path(file), WEIGHTS_FORMS)
     return make_image_model(build_resnet(weights, file, architecture or None), IMAGENET_MEAN, IMAGENET_STD, name)
 
 
@@ -88,7 +90,8 @@ def make_image_model(net: nn.Module, mean: Sequence[float], std: Sequence[float]
 
 def _download(name: str, build: Any) -> Any:
     try:
-        return build()
+        with quiet_download():
+            return build()
     except Exception as error:  # of any kind: no network, no weights of this network, a file that is cut off
         raise InputError(
             f"the encoder {name}: its weights cannot be downloaded ({shorten_reason(error)}); give a file of weights "

@@ -13,6 +13,7 @@ import torch
 
 from metalabelnet.data.embeddings.model import EmbeddingModel, weights_digest
 from metalabelnet.errors import InputError, import_package, shorten_reason
+from metalabelnet.input_files.weights_download import quiet_download
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,8 @@ def _as_tensor(vectors: Any) -> Tensor:
 
 def _load(name: str, load: Callable[[], Any]) -> Any:
     try:
-        return load()
+        with quiet_download():
+            return load()
     except Exception as error:  # of any kind: a name that is unknown, no network, a file that is cut off
         raise InputError(
             f"the encoder {name} cannot be loaded ({shorten_reason(error)}); check the name, or give the folder of a "
