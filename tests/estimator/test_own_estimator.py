@@ -163,17 +163,21 @@ def test_error_for_texts_shows_a_pipeline_that_works() -> None:
         np.array(texts, dtype=object),
         pandas.Series(texts),
         pandas.DataFrame({"t": texts}),
+        np.array(texts)[:, None],
+        np.array(texts, dtype=object)[:, None],
+        [[text] for text in texts],
     )
-    for X in forms:
-        for clf in (naive_bayes(), MetaLabelNetClassifier()):
-            with pytest.raises(InputError, match="X contains texts") as caught:
-                clf.fit(X, y, clean_mask=clean_mask)
-    code = re.search(r"make_pipeline.*\)$", str(caught.value))
-    assert "\n" not in str(caught.value)
     names = {"make_pipeline": make_pipeline, "TfidfVectorizer": TfidfVectorizer, "clean_mask": clean_mask}
     names |= {"texts": texts, "y": y, "MetaLabelNetClassifier": MetaLabelNetClassifier}
-    pipeline = eval(code.group(), names)
-    assert pipeline.score(texts, y) > 0.5
+    names |= {"LogisticRegression": LogisticRegression}
+    for clf, shown in ((naive_bayes(), "estimator="), (MetaLabelNetClassifier(), "'metalabelnet-plus'")):
+        for X in forms:
+            with pytest.raises(InputError, match="X contains texts") as caught:
+                clf.fit(X, y, clean_mask=clean_mask)
+        code = re.search(r"make_pipeline.*\)$", str(caught.value))
+        assert "\n" not in str(caught.value)
+        assert shown in code.group()
+        assert eval(code.group(), names).score(texts, y) > 0.5
 
 
 def test_parameters_clone_and_pickle() -> None:
@@ -204,7 +208,7 @@ def test_data_frame_with_missing_values() -> None:
     frame = pandas.DataFrame(data.X, columns=list("abcde"))
     frame["kind"] = pandas.Categorical(np.array(["x", "y", "z"])[data.true])
     frame.iloc[::7, 0] = np.nan
-    boosting = HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=5, categorical_features="from_dtype")
+    boosting = HistGradientBoostingClassifier(max_iter=20, min_samples_leaf=5, categorical_features="from_dtype")
     clf = MetaLabelNetClassifier(estimator=boosting, random_state=0).fit(frame, data.y, clean_mask=data.clean_mask)
     assert clf.feature_names_in_.tolist() == [*"abcde", "kind"]
     assert (clf.predict(frame) == data.true).mean() > 0.95

@@ -109,17 +109,21 @@ def is_linear(estimator: Any) -> bool:
     return isinstance(method, str) and method in LINEAR_METHODS and isinstance(net, str) and net in ("auto", "linear")
 
 
-def check_no_texts(X: Any) -> None:
-    """Raise InputError for texts: the message shows how to encode them."""
+def check_no_texts(estimator: Any, X: Any) -> None:
+    """Raise InputError for texts, as a list or as one column: the message shows how to encode them."""
     values = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if isinstance(values, list | tuple) and all(isinstance(row, list | tuple) and len(row) == 1 for row in values):
+        values = np.array([row[0] for row in values], object)
     if isinstance(values, np.ndarray):
-        is_column = values.ndim == 1 or (hasattr(X, "iloc") and values.shape[1:] == (1,))
+        is_column = values.ndim == 1 or values.shape[1:] == (1,)
         values = values.ravel() if is_column and values.dtype.kind in "OUT" else ()
     is_text = isinstance(values, list | tuple | np.ndarray) and len(values) > 0
     if is_text and all(isinstance(value, str) for value in values):
+        own = getattr(estimator, "estimator", None)
+        classifier = "'metalabelnet-plus'" if own is None else "estimator=LogisticRegression()"
         raise InputError(
-            "X contains texts: encode them, as in make_pipeline(TfidfVectorizer(), MetaLabelNetClassifier("
-            "'metalabelnet-plus')).fit(texts, y, metalabelnetclassifier__clean_mask=clean_mask)"
+            f"X contains texts: encode them, as in make_pipeline(TfidfVectorizer(), MetaLabelNetClassifier({classifier}"
+            ")).fit(texts, y, metalabelnetclassifier__clean_mask=clean_mask)"
         )
 
 
@@ -128,7 +132,7 @@ def read_table(estimator: Any, X: Any, *, reset: bool) -> Any:
 
     Missing values are left to the classifier. Sets or compares `n_features_in_`.
     """
-    check_no_texts(X)
+    check_no_texts(estimator, X)
     if hasattr(X, "iloc"):
         return validate_data(estimator, X, reset=reset, skip_check_array=True)
     sparse = ("csr",) if get_tags(estimator).input_tags.sparse else False
@@ -141,7 +145,7 @@ def read_samples(estimator: Any, X: Any, channels: str, *, reset: bool, accept_s
     Sets `n_features_in_` of the estimator, or compares with it if `reset` is False.
     """
     check_channel_order(channels)
-    check_no_texts(X)
+    check_no_texts(estimator, X)
     if hasattr(X, "toarray") and not accept_sparse:
         raise InputError(
             f"X is sparse, and method={estimator.method!r} trains a network, which needs dense samples: choose "
