@@ -135,6 +135,12 @@ def test_table_cells_are_shown(workdir: Path) -> None:
         assert f"width {width or '–'} noise {noise} color {color or '–'} {row['id']}" in page.text
 
 
+def test_linear_fit_names_its_network(workdir: Path) -> None:
+    write_csv(workdir / "news.csv", ["text", "label", "ok"], text_rows(60))
+    train_run(workdir / "run", "news.csv", clean_column="ok", clean="all", method="metalabelnet-plus", net="auto")
+    assert "Network linear (auto)" in parse_report(workdir / "run").text
+
+
 def test_texts_are_shown(workdir: Path) -> None:
     write_csv(workdir / "news.csv", ["text", "label", "ok"], text_rows(60))
     train_run(workdir / "run", "news.csv", clean_column="ok", clean="all")

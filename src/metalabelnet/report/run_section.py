@@ -133,6 +133,8 @@ def _net(run: FinishedRun) -> str:
     own, name = run.metadata["own_net"], str(run.settings["net"])
     if own is not None or name != "auto":
         return str(own or name)
+    if run.summary["epochs"] == 0:  # a linear layer was fitted
+        return "linear (auto)"
     kind = None if run.encoder is None else run.encoder.kind
     return f"{nets.default_net(tuple(run.metadata['shape']), kind)} (auto)"
 
