@@ -324,16 +324,17 @@ def test_killed_worker_of_ray(local_ray: str, jobs: list[Job]) -> None:
 @pytest.mark.timeout(600)
 def test_stop_and_resume_on_ray(local_ray: str, tmp_path: Path, capsys: Capture) -> None:
     data = write_npz(tmp_path / "tiny.npz")
-    words = ["compare", str(data), *COMPARE.split(), "--epochs", "200"]
+    # Workers start seconds apart: a run must not end before the other one begins.
+    words = ["compare", str(data), *COMPARE.split(), "--epochs", "1000"]
     on_ray = [*words, "--cluster", f"ray:{local_ray}", "--out", str(tmp_path / "a")]
     authentication = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
     process = Spawned(on_ray, tmp_path, **authentication)
-    wait_for(lambda: count_finished_epochs(tmp_path / "a" / "fine-tune-seed0") >= 5, 120)
+    folders = [tmp_path / "a" / name for name in ("cross-entropy-seed0", "fine-tune-seed0")]
+    wait_for(lambda: min(map(count_finished_epochs, folders)) >= 5, 120)
     process.send(signal.SIGTERM)
     assert process.wait() == 130
     line = process.err.read_text().splitlines()[-1]
     assert line.startswith("metalabelnet: stopped; progress saved; resume with: metalabelnet compare ")
-    folders = [tmp_path / "a" / name for name in ("cross-entropy-seed0", "fine-tune-seed0")]
     assert all((folder / "checkpoint").exists() for folder in folders)
     resumed = Spawned(shlex.split(line.partition("resume with: metalabelnet ")[2]), tmp_path, **authentication)
     assert resumed.process.wait(300) == 0, resumed.err.read_text()
