@@ -379,6 +379,18 @@ def test_worth_of_each_component() -> None:
     assert cells[4].startswith("81.40")  # feature-dependent 80 %, where the loss is
 
 
+def test_exponents_without_learning() -> None:
+    lines = (ROOT / "results" / "variants" / "2026-11-19-not-taught.jsonl").read_text().splitlines()
+    found: dict[tuple[bool, str], list[float]] = {}
+    for line in map(json.loads, lines):
+        found.setdefault(("exponent" in line["settings"], line["cell"]), []).append(line["test_last"])
+    page = (PAGES / "plus-defaults.md").read_text(encoding="utf-8").partition("| label net not taught | feature")[2]
+    cells = [f"digits/{noise}" for noise in ("feature:0.4", "feature:0.8", "uniform:0.6", "uniform:0.8")]
+    for row, exponent_1 in zip(table_rows(f"| label net not taught | feature{page}"), (False, True), strict=True):
+        means = [statistics.mean(found[exponent_1, cell]) for cell in cells]
+        assert row[1:] == [f"{mean:.1f}" for mean in means]
+
+
 def test_recipe_table() -> None:
     """The changes that each value of the recipe makes, from the runs on training data."""
     page = (PAGES / "recipe.md").read_text(encoding="utf-8").partition("<!-- begin: recipe -->")[2]
