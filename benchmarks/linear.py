@@ -42,6 +42,8 @@ from metalabelnet.train.logistic_run import with_all_clean_rows
 from metalabelnet.train.prepare import prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from metalabelnet.data.problem import Problem
 
 METHODS = ("metalabelnet-plus", "logistic-given", "logistic-clean", "logistic-both")
@@ -126,13 +128,20 @@ def exhaust(generator: Any) -> Any:
             return stop.value
 
 
-def measure(name: str, options: dict[str, Any], draw: int, out: Path, methods: list[str]) -> None:
-    """Train every method on one draw and append a line for each."""
+def measure(
+    name: str,
+    options: dict[str, Any],
+    draw: int,
+    out: Path,
+    methods: list[str],
+    change: Callable[[Problem], Problem] = lambda problem: problem,
+) -> None:
+    """Train every method on one draw, with the changed problem, and append a line for each."""
     cache, data = ReadCache(), dict(options)
     path = data.pop("data")
     for method in methods:
         run = make_run(path, method="logistic-both" if method == CLEANLAB else method, device="cpu", **data)
-        problem = prepare(run, read_cache=cache)
+        problem = change(prepare(run, read_cache=cache))
         start = time.process_time()
         summary = cleanlab_refit(problem) if method == CLEANLAB else train(run, problem=problem).summary
         line = {"set": name, "method": method, "draw": draw, **{key: summary[key] for key in METRICS}}

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from metalabelnet.core.annotations import Annotations
 from metalabelnet.core.dawid_skene import fit_dawid_skene
 from metalabelnet.core.label_pool import LabelPool, fit_label_pool
-from metalabelnet.core.logistic import log_softmax, logits
+from metalabelnet.core.logistic import fit_logistic, log_softmax, logits
 from metalabelnet.core.noise_counts import count_noise, log_likelihood, with_missing_column
 from metalabelnet.data.rows import Rows, make_rows
 from metalabelnet.data.sparse_tensor import SparseTensor
@@ -23,12 +23,14 @@ from metalabelnet.methods.generative import Discriminant
 from metalabelnet.methods.given_label_classifier import GivenLabelClassifier, fit_given_labels
 from metalabelnet.methods.label_likelihood import label_log_likelihood
 from metalabelnet.methods.linear_metalabelnet import (
+    SMALL_DECAYS,
     SOFT_LABEL_DECAYS,
     LabelSource,
     _meta_gradient,
+    _meta_learn,
     _meta_objective,
     _select_clean_decay,
-    _select_student_decay,
+    _select_student_decays,
 )
 from metalabelnet.methods.logistic import RELATIVE_DECAYS
 from metalabelnet.nets import build
@@ -144,7 +146,7 @@ def test_gradient_of_the_meta_objective_equals_finite_differences(monkeypatch: p
         return exhaust(_meta_objective(f, sources, values, 2.0, [np.zeros((7, 3))] * f.folds))
 
     values = np.array([0.1, -0.2, 0.3, 0.4, -0.5])
-    found = exhaust(_meta_gradient(f, sources, evaluate(values), 2.0))
+    found = exhaust(_meta_gradient(f, sources, evaluate(values)))
     for k in range(5):
         e = 1e-3 * np.eye(5)[k]
         numeric = (evaluate(values + e).total - evaluate(values - e).total) / 2e-3
@@ -435,14 +437,67 @@ def test_decay_of_soft_labels_predicts_the_held_out_fold_best() -> None:
     q, w = np.concatenate([soft, np.eye(3)[f.true]]), np.where(np.arange(360) < 300, 1.0, 3.0)
     train, held_out, losses = f.fold != 0, (f.fold == 0) & (np.arange(360) < 300), {}
     X, label, weights = np.tile(f.X[train], (3, 1)), np.repeat(np.arange(3), train.sum()), (q * w[:, None])[train]
-    for relative in SOFT_LABEL_DECAYS:
+    for relative in SOFT_LABEL_DECAYS + SMALL_DECAYS:
         model = LogisticRegression(C=1 / (relative * f.mean_square), tol=1e-8, max_iter=1000)
         model.fit(X, label, sample_weight=weights.T.ravel())
         losses[relative] = -(soft[held_out[:300]] * model.predict_log_proba(f.X[held_out])).sum()
     best, second = sorted(losses.values())[:2]
     assert second - best > 0.01
-    found = exhaust(_select_student_decay(f, source)) / f.mean_square
-    assert found == pytest.approx(min(losses, key=losses.__getitem__))
+    found = np.array(exhaust(_select_student_decays(f, source))) / f.mean_square
+    assert min(losses, key=losses.__getitem__) in SOFT_LABEL_DECAYS
+    assert found == pytest.approx([min(losses, key=losses.__getitem__)])
+
+
+def circle(n: int, seed: int, classes: int = 9) -> Rows:
+    """Return points on a circle, whose classes are arcs: two columns separate many classes with large weights only."""
+    angle = np.random.default_rng(seed).uniform(0, 1, n)
+    x, true = np.stack([np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)], 1), torch.tensor(angle * classes).long()
+    return make_rows(torch.tensor(x), true, true=true, classes=tuple("abcdefghi"[:classes]), what="rows")
+
+
+def linear_sources(f: FixedFeatures, true: np.ndarray) -> list[LabelSource]:
+    """For each fold the same soft labels of the training rows: those of a linear classifier of the classes `true`."""
+    classes = np.eye(f.classes)[true]
+    log_q = log_softmax(logits(f.X[: f.n], fit_logistic(f.X[: f.n], classes, np.ones(f.n), 1e-3)))
+    pool = LabelPool(np.full(3, 1 / 3), np.zeros(f.classes))
+    return [LabelSource(opinions=log_q[None].repeat(3, 0), pool=pool) for _ in range(f.folds)]
+
+
+@pytest.mark.parametrize(("multiple", "small_is_better"), [(1, False), (4, True)])
+def test_small_decay_is_used_if_it_is_better_on_clean_rows(*, multiple: int, small_is_better: bool) -> None:
+    """Soft labels of a linear classifier are imitated best with little decay, which the clean rows may not confirm.
+
+    Labels that are right are learned as well with more decay, those of mixed-up arcs are not.
+    """
+    train = circle(400, 0)
+    f = make_features(train, circle(100, 1))
+    sources = linear_sources(f, train.true.numpy() * multiple % 9)
+    decays = exhaust(_select_student_decays(f, sources[0]))
+    moderate, small = (np.array(decays) / f.mean_square).round(6)
+    assert moderate in SOFT_LABEL_DECAYS
+    assert small in SMALL_DECAYS
+    chosen = exhaust(_meta_learn(f, sources, decays, np.zeros((3, 9)), 0))
+    losses = [
+        exhaust(_meta_objective(f, sources, np.zeros(5), decay, [np.zeros((3, 9))] * f.folds)).losses
+        for decay in decays
+    ]
+    gain = losses[0] - losses[1]
+    assert gain.mean() > 0
+    assert (gain.mean() > gain.std() / 10) == small_is_better
+    assert chosen.decay == decays[small_is_better]
+
+
+def test_many_rows_and_texts_have_no_small_decays(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = circle(400, 0)
+    f = make_features(train, circle(100, 1))
+    source = linear_sources(f, train.true.numpy())[0]
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 400)
+    assert len(exhaust(_select_student_decays(f, source))) == 2
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 399)
+    assert len(exhaust(_select_student_decays(f, source))) == 1
+    monkeypatch.setattr(linear_metalabelnet, "SELECTION_ROWS", 400)
+    monkeypatch.setattr(FixedFeatures, "suits_naive_bayes", True)
+    assert len(exhaust(_select_student_decays(dataclasses.replace(f), source))) == 1
 
 
 def test_shrinkage_is_the_one_whose_pool_predicts_given_labels_best(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@
     2. for each fold k of the clean rows: p_c, ℓ, the pool and so q, from the other clean rows. p_g is the prior of the
        annotator model. λ of p_c is the one with which the pool predicts clean rows of held-out folds best
     3. W_k*, fitted without fold k. λ is the one with which W_0* predicts the soft labels of fold 0 best. The
-       meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k. Gradient descent on L changes λ, ω
-       and the trust (a_g, a_c, b); the gradient goes through the solutions W_k* by implicit differentiation
+       meta-objective is the cross-entropy L of the W_k* on the clean rows of fold k. On dense features a small λ is
+       used only if L is lower with it, too, by more than a standard error. Gradient descent on L changes λ, ω and the
+       trust (a_g, a_c, b); the gradient goes through the solutions W_k* by implicit differentiation
        (`core/logistic.py`). A step is taken where the gradient predicts a gain of more than one nat for each value, and
        kept if L decreases by more than a standard error: few clean rows cannot decide it
     4. p_s for every row, by the W_k*; on texts p_n, too, by naive Bayes fitted to the same labels and folds. A second
@@ -70,6 +71,9 @@ CLEAN_WEIGHT = 3.0  # ω before the meta-objective changes it
 # Candidates for the λ of soft labels, relative to the mean squared length of a row, before the meta-objective changes
 # it. For texts and two classes 0.2 is C = 10 of scikit-learn. Given labels, which are noisier, have a λ of their own.
 SOFT_LABEL_DECAYS = (2.0, 0.6, 0.2)
+# More candidates for at most SELECTION_ROWS rows that do not suit naive Bayes: with few columns and many classes 0.2 is
+# too much. Soft labels alone cannot choose them: linear classifiers made these labels, and little decay imitates these.
+SMALL_DECAYS = (0.06, 0.02)
 SELECTION_ROWS = 5_000  # training rows that decide the λ of p_g and of the W_k*
 STUDENT_ROWS = 100_000  # training rows of p_g and the W_k*
 FEW_FOLDS = 3  # where there are more than SELECTION_ROWS. Two would leave no clean rows to judge p_c
@@ -111,10 +115,10 @@ class LinearMetaLabelNet(LogisticMethod):
             part, rows = f.subset(STUDENT_ROWS, FEW_FOLDS)
         first = yield from fit_given_labels(part, chosen)
         sources = yield from self._label_sources(part, first)
-        decay = yield from _select_student_decay(part, sources[0])
-        found = yield from _meta_learn(part, sources, decay, first.start, META_STEPS if n <= SELECTION_ROWS else 1)
+        decays = yield from _select_student_decays(part, sources[0])
+        found = yield from _meta_learn(part, sources, decays, first.start, META_STEPS if n <= SELECTION_ROWS else 1)
         values, solutions = found.values, found.solutions
-        clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), decay * np.exp(values[4])
+        clean_weight, decay = CLEAN_WEIGHT * np.exp(values[3]), found.decay * np.exp(values[4])
         log_p_given = _predict_others(f, rows, first.log_p, first.coefficients)
         # Rows that are not in `part` may be negative: they decide, too, whether naive Bayes is used.
         smoothing = first.smoothing if f.suits_naive_bayes else None
@@ -196,18 +200,23 @@ def _select_clean_decay(f: FixedFeatures, first: GivenLabelClassifier) -> Genera
     return best[1]
 
 
-def _select_student_decay(f: FixedFeatures, source: LabelSource) -> Generator[None, None, float]:
-    """Return the λ with which W_0* predicts the soft labels of its held-out fold best (cross-entropy)."""
+def _select_student_decays(f: FixedFeatures, source: LabelSource) -> Generator[None, None, list[float]]:
+    """Return the λ with which W_0* predicts the soft labels of its held-out fold best (cross-entropy).
+
+    If it is one of the `SMALL_DECAYS`, the best of the others comes first.
+    """
     rows = np.sort(np.argsort(f.rank)[:: -(-len(f.given) // SELECTION_ROWS)])
     q, w = (values[rows] for values in _student_labels(f, source, np.zeros(5), 0))
     X, held_out = f.X[rows], (f.fold[rows] == 0) & (rows < f.n)
-    W, best = np.zeros((X.shape[1] + 1, f.classes)), (np.inf, 0.0)
-    for relative in SOFT_LABEL_DECAYS:
+    W, found = np.zeros((X.shape[1] + 1, f.classes)), []
+    small = () if f.suits_naive_bayes or f.n > SELECTION_ROWS else SMALL_DECAYS
+    for relative in SOFT_LABEL_DECAYS + small:
         decay = relative * f.mean_square
         W = fit_logistic(X, q, w, decay, start=W, tolerance=CROSS_FIT_TOLERANCE)
         yield
-        best = min(best, (-float((q[held_out] * log_softmax(logits(X[held_out], W))).sum()), decay))
-    return best[1]
+        found.append((-float((q[held_out] * log_softmax(logits(X[held_out], W))).sum()), decay))
+    moderate, best = min(found[: len(SOFT_LABEL_DECAYS)])[1], min(found)[1]
+    return [moderate] if best == moderate else [moderate, best]
 
 
 def _out_of_fold_logits(f: FixedFeatures, solutions: list[Array]) -> Array:
@@ -231,6 +240,7 @@ def _predict_others(f: FixedFeatures, rows: NDArray[np.int64], log_p: Array, W: 
 class MetaPoint:
     """The meta-objective at some values of what it learns.
 
+    decay      λ before its change
     values     change of trust (3), then those of log ω and log λ
     total      L plus the priors of the values
     losses     (m,) cross-entropy of each clean row
@@ -238,6 +248,7 @@ class MetaPoint:
     solutions  the W_k*
     """
 
+    decay: float
     values: Array
     total: float
     losses: Array
@@ -246,25 +257,36 @@ class MetaPoint:
 
 
 def _meta_learn(
-    f: FixedFeatures, sources: list[LabelSource], decay: float, start: Array, steps: int
+    f: FixedFeatures, sources: list[LabelSource], decays: list[float], start: Array, steps: int
 ) -> Generator[None, None, MetaPoint]:
-    """Minimize the meta-objective by a few steps of gradient descent; return the start unless the end is better."""
-    first = yield from _meta_objective(f, sources, np.zeros(5), decay, [start] * f.folds)
-    gradient = yield from _meta_gradient(f, sources, first, decay)
+    """Minimize the meta-objective by a few steps of gradient descent from the best of the λ.
+
+    Return the start unless the end is better.
+    """
+    first = yield from _meta_objective(f, sources, np.zeros(5), decays[0], [start] * f.folds)
+    for decay in decays[1:]:
+        point = yield from _meta_objective(f, sources, np.zeros(5), decay, first.solutions)
+        first = _better(first, point)
+    gradient = yield from _meta_gradient(f, sources, first)
     best, rate = first, META_RATE
     for step in range(steps):
         if rate * float((gradient**2).sum()) / 2 < len(best.values):
             break
         values = best.values - np.clip(rate * gradient, -MAX_META_STEP, MAX_META_STEP)
-        point = yield from _meta_objective(f, sources, values, decay, best.solutions)
+        point = yield from _meta_objective(f, sources, values, first.decay, best.solutions)
         if point.total >= best.total:
             rate /= 4
             continue
         best = point
         if step < steps - 1:
-            gradient = yield from _meta_gradient(f, sources, best, decay)
-    gain = first.losses - best.losses
-    return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else first
+            gradient = yield from _meta_gradient(f, sources, best)
+    return _better(first, best)
+
+
+def _better(first: MetaPoint, other: MetaPoint) -> MetaPoint:
+    """Return `other` if its cross-entropy is lower by more than a standard error, else `first`."""
+    gain = first.losses - other.losses
+    return other if gain.mean() > gain.std() / np.sqrt(len(gain)) else first
 
 
 def _meta_objective(
@@ -289,6 +311,7 @@ def _meta_objective(
     # The pseudo-sample with a uniform label that `fit_temperature` adds is part of the objective: see its docstring.
     target = np.eye(f.classes)[f.true] + 1 / (len(f.true) * f.classes)
     return MetaPoint(
+        decay=decay,
         values=values,
         total=float(losses.sum() - log_p.mean() + (PRIOR_PRECISION * values**2).sum() / 2),
         losses=losses,
@@ -297,9 +320,7 @@ def _meta_objective(
     )
 
 
-def _meta_gradient(
-    f: FixedFeatures, sources: list[LabelSource], point: MetaPoint, decay: float
-) -> Generator[None, None, Array]:
+def _meta_gradient(f: FixedFeatures, sources: list[LabelSource], point: MetaPoint) -> Generator[None, None, Array]:
     """Return the gradient of the meta-objective by its values, through the W_k*."""
     n, X, values = f.n, f.X, point.values
     gradient = PRIOR_PRECISION * values
@@ -308,7 +329,7 @@ def _meta_gradient(
         rows = np.flatnonzero(f.fold[n:] == k)
         r = point.residual[rows]
         g = np.concatenate([X[n + rows].T @ r, r.sum(0, keepdims=True)])
-        by = differentiate_solution(X, W, q, w, decay * np.exp(values[4]), g, tolerance=CROSS_FIT_TOLERANCE)
+        by = differentiate_solution(X, W, q, w, point.decay * np.exp(values[4]), g, tolerance=CROSS_FIT_TOLERANCE)
         yield
         by_logits = q[:n] * (by.labels[:n] - (q[:n] * by.labels[:n]).sum(1, keepdims=True))
         gradient[:3] += np.einsum("fnc,nc->f", source.opinions, by_logits)
