@@ -11,7 +11,7 @@ import pytest
 
 from cli_runner import run_cli
 from metalabelnet.train import RunFolder
-from user_data import QUICK, read_csv, text_rows, write_csv, write_photos
+from user_data import QUICK, QUICK_TRAINING, read_csv, text_rows, write_csv, write_photos
 
 Capture = pytest.CaptureFixture[str]
 WANTED = ("label", "ok")
@@ -378,11 +378,11 @@ def test_one_training_row_is_too_few(capsys: Capture, work_dir: Path) -> None:
 def test_compare_prints_description(capsys: Capture) -> None:
     file = table("t.csv", [[f"{v:.3f}", f"n{k}"] for k, (v, *_) in enumerate(rows())], ["v", "name"])
     several = ["--methods", "cross-entropy,clean-only", "--seeds", "1", "--jobs", "1", "--out", "out"]
-    output = run_cli(["compare", file, "--clean-column", "ok", *QUICK.split(), *several], capsys)
+    output = run_cli(["compare", file, "--clean-column", "ok", *QUICK_TRAINING.split(), *several], capsys)
     assert output.code == 0, output.err
     assert "t.csv: 1 feature, label in 'label'; left out: name\n" in output.err
     assert "60 training samples of 2 classes; 30 clean samples (6 for validation); mlp on cpu; about " in output.err
-    again = run_cli(["compare", file, "--clean-column", "ok", *QUICK.split(), *several, "--resume"], capsys)
+    again = run_cli(["compare", file, "--clean-column", "ok", *QUICK_TRAINING.split(), *several, "--resume"], capsys)
     assert "1 feature" not in again.err  # no run is left
 
 

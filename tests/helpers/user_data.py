@@ -11,7 +11,8 @@ from PIL import Image
 FRUIT = ("Äpfel rot", "birne", "cherry pie")
 # With --snapshots 0 the label table comes from the selected epoch alone, so that it equals the model's predictions.
 # Tables are fitted, not trained, by default: these runs train a network. Its labels are worth little: see LEARNED.
-QUICK = "--method metalabelnet --epochs 2 --warmup 1 --batch-size 32 --lr 0.05 --device cpu --snapshots 0"
+QUICK_TRAINING = "--epochs 2 --warmup 1 --batch-size 32 --lr 0.05 --device cpu --snapshots 0"
+QUICK = f"--method metalabelnet {QUICK_TRAINING}"
 LEARNED = "--epochs 3 --batch-size 16"  # beside QUICK: enough to find wrong labels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -88,7 +89,21 @@ REPRODUCE_EXAMPLES = """examples:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in one line."""
+    """An argument parser that reports errors in one line and takes no abbreviated options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; an option that does not exist is an error of the command that it was given to."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [word for word in unknown if word.startswith("--")]
+            name = options[0].partition("=")[0] if options else ""
+            closest = difflib.get_close_matches(name, self._option_string_actions, n=1) if name else []
+            hint = f": did you mean {closest[0]}?" if closest else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse the arguments; `words` of the result are the arguments as typed."""
