@@ -63,8 +63,8 @@ def test_general_is_disjoint_complete_and_balanced(data: st.DataObject, seed: in
     train = rows(shuffled_labels(counts), len(counts))
     test_size = data.draw(st.integers(0, sum(counts) - len(counts) - 1))
     clean = data.draw(st.integers(len(counts), sum(counts) - test_size))
-    if clean + test_size == sum(counts):
-        with raises("leaves no training rows; choose a smaller one"):
+    if clean + test_size > sum(counts) - 2:
+        with raises("of which 2 must stay for training"):
             general(DataSet(name="d", train=train), clean, rng(seed), test_size=test_size)
         return
     split = general(DataSet(name="d", train=train), clean, rng(seed), test_size=test_size)
@@ -156,12 +156,12 @@ def test_general_error_messages() -> None:
     data = DataSet(name="d", train=rows([0, 1, 2] * 10, 3), test=rows([0, 1, 2], 3))
     with raises("a clean set of 2 is too small for 3 classes; give 3 or more"):
         general(data, 2, rng())
-    with raises("a clean set of 31 is too large: there are 30 training rows with a known true label; give 30"):
+    with raises("a clean set of 31 is too large: there are 30 training rows with a known true label, of which 2"):
         general(data, 31, rng())
-    with raises("d: a clean set of 30 leaves no training rows"):
+    with raises("30 training rows with a known true label, of which 2 must stay for training; give 28 or fewer"):
         general(data, 30, rng())
     no_test = DataSet(name="d", train=data.train)
-    with raises("there are 23 training rows with a known true label beside a test set of 7; give 23 or fewer"):
+    with raises("true label beside a test set of 7, of which 2 must stay for training; give 21 or fewer"):
         general(no_test, 24, rng())
     with raises("a test set of 28 rows cannot be drawn from 30 training rows"):
         general(no_test, 3, rng(), test_size=28)

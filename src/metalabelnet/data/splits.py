@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VALIDATION_SHARE = 5  # one in five clean samples is held out
+MIN_LABELED_ROWS = 2  # of training rows: batch normalization needs two samples
 LARGE_DATA_ROWS, LARGE_DATA_TEST_SIZE = 1500, 500  # rows from which the test set has a fixed size, and that size
 SMALL_DATA_TEST_SHARE = 4  # one in four rows of smaller data is a test row
 
@@ -68,7 +69,7 @@ def general(data: DataSet, clean_size: int | None, generator: torch.Generator, t
     InputError
         If the sizes cannot be met, a class has no clean row, or no training row is left.
     """
-    train, test, beside_test = data.train, data.test, ""
+    train, test, beside_test, must_stay = data.train, data.test, "", 0
     remaining = torch.ones(len(train), dtype=torch.bool)
     known = _with_true_label(train)
     if test is None:
@@ -81,12 +82,16 @@ def general(data: DataSet, clean_size: int | None, generator: torch.Generator, t
         candidates = _with_true_label(source)
     elif data.clean is None:
         source, candidates = train, known[remaining[known]]
+        labeled = remaining & (train.given.cpu() != UNLABELED)
+        labeled[candidates] = False
+        must_stay = max(0, MIN_LABELED_ROWS - int(labeled.sum()))
         what = f"training rows with a known true label{beside_test}"
     else:
         source, candidates, what = data.clean, _with_true_label(data.clean), "clean rows"
     if clean_size is None:
         _check_every_class(source.true.cpu()[candidates], data.classes, f"the {what}")
         clean_size = len(candidates)
+    _check_size(clean_size, len(data.classes), len(candidates), what, must_stay)
     chosen = candidates[_draw_balanced(source.true.cpu()[candidates], data.classes, clean_size, what, generator)]
     if source is train:
         remaining[chosen] = False
@@ -199,7 +204,6 @@ def _draw_balanced(labels: Tensor, classes: tuple[str, ...], n: int, what: str, 
     Every class with rows left gets an equal share of the remaining quota. When less than one row per class remains,
     the last rows go to random classes.
     """
-    _check_size(n, len(classes), len(labels), what)
     _check_every_class(labels, classes, f"the {what}")
     available = torch.bincount(labels, minlength=len(classes))
     take = torch.zeros_like(available)
@@ -249,13 +253,16 @@ def _complement(positions: Tensor, n: int) -> Tensor:
     return mask.nonzero()[:, 0]
 
 
-def _check_size(clean_size: int, classes: int, limit: int, what: str) -> None:
+def _check_size(clean_size: int, classes: int, available: int, what: str, must_stay: int = 0) -> None:
+    """Raise InputError for a clean set that cannot be drawn from the available rows, if some must stay for training."""
+    limit = available - must_stay
+    rows = f"there are {available} {what}" + (f", of which {must_stay} must stay for training" if must_stay else "")
     if clean_size < classes:
         raise InputError(f"a clean set of {clean_size} is too small for {classes} classes; give {classes} or more")
     if limit < classes:
-        raise InputError(f"a clean set needs a row of each of the {classes} classes, and there are {limit} {what}")
+        raise InputError(f"a clean set needs a row of each of the {classes} classes, and {rows}")
     if clean_size > limit:
-        raise InputError(f"a clean set of {clean_size} is too large: there are {limit} {what}; give {limit} or fewer")
+        raise InputError(f"a clean set of {clean_size} is too large: {rows}; give {limit} or fewer")
 
 
 def _check_every_class(labels: Tensor, classes: tuple[str, ...], where: str) -> None:

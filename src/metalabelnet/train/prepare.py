@@ -14,7 +14,7 @@ from metalabelnet import nets
 from metalabelnet.data import UNLABELED, ProgressCallback, Rows, load
 from metalabelnet.data.benchmarks.download import data_folder
 from metalabelnet.data.problem import Problem
-from metalabelnet.data.splits import SPLITS, hold_out, limit_rows, remove_labels
+from metalabelnet.data.splits import MIN_LABELED_ROWS, SPLITS, hold_out, limit_rows, remove_labels
 from metalabelnet.engine.torch_private import preload_compiler
 from metalabelnet.errors import InputError
 from metalabelnet.methods import METHODS, LogisticMethod
@@ -125,11 +125,11 @@ def prepare(
 
 
 def check_labeled(train: Rows) -> None:
-    """Raise InputError for fewer than two given labels: batch normalization needs two samples."""
+    """Raise InputError for fewer than two given labels."""
     labeled = int((train.given != UNLABELED).sum())
-    if labeled < 2:
+    if labeled < MIN_LABELED_ROWS:
         have = "sample has" if labeled == 1 else "samples have"
-        raise InputError(f"{labeled} training {have} a label: training needs at least 2; label more")
+        raise InputError(f"{labeled} training {have} a label: training needs at least {MIN_LABELED_ROWS}; label more")
 
 
 def net_name(run: Run, shape: tuple[int, ...], encoder_config: dict[str, Any] | None) -> str:
