@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,12 @@ WRONG_ARGUMENTS = {
     "train digits --mixup 1e30": r"mixup 1e\+30 is out of range: choose from 0 to 1000",
     "train photos/ --memory-limit 1e300": r"memory-limit 1e\+300 is out of range: choose from 0 to 1e\+09",
     "train digits --checkpoint-seconds -1": "checkpoint-seconds -1.0: give a number that is 0 or more",
-    "train digits --no-such-thing": "unrecognized arguments: --no-such-thing",
+    "train digits --no-such-thing": r"unrecognized arguments: --no-such-thing \(see metalabelnet train --help\)",
+    "train digits --epoch 3": r"unrecognized arguments: --epoch 3: did you mean --epochs\? \(see metalabelnet train",
+    "compare digits --seed=3 --job=2": r"unrecognized arguments: --job=2: did you mean --jobs\?",
+    "train nowhere": "nowhere: no such file, folder, run or data set; give a folder of images",
+    "train runs/none --resume": "runs/none: no such file, folder or run; give a folder of images",
+    "embed small.npz --encoder none -o features.csv": "features.csv: the name of a file of features ends with .npz",
     "train small.npz --clean 90": "a clean set of 90 is too large: there are 80 training rows",
     "train small.npz --clean 3": "a clean set of 3 is too small to hold out samples",
     "train small.npz --clean 18 --unlabeled 60": "cannot remove the labels of 60 rows",
@@ -278,6 +284,38 @@ def test_folder_cannot_be_created(capsys: Capture, work_dir: Path, monkeypatch: 
     assert output.code == 2
     assert output.err.splitlines()[-1] == "metalabelnet: run: Permission denied"
     assert not (work_dir / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "pack"])
+def test_folder_that_cannot_be_created_is_an_error_before_reading(
+    command: str, capsys: Capture, work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc is such a folder for root: it seems writable, and making a folder in it fails."""
+
+    def no(path: str, *_: Any) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    def read(*_: Any, **__: Any) -> None:
+        pytest.fail("data are read")
+
+    monkeypatch.setattr(os, "mkdir", no)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0))
+    for function in ("cli.commands.train.prepare", "cli.run_description.read_data", "cli.commands.pack.list_images"):
+        monkeypatch.setattr(f"metalabelnet.{function}", read)
+    more = {"train": [], "compare": ["--methods", "cross-entropy"], "pack": []}[command]
+    output = run_cli([command, "small.npz", *more, "-o", "there"], capsys)
+    assert output.code == 2
+    message = r"metalabelnet: there(/\S*)? cannot be created \(No such file or directory\): choose another folder with"
+    assert re.match(message, output.err.splitlines()[-1])
+    assert not (work_dir / "there").exists()
+
+
+def test_largest_clean_set_that_a_message_names_works(capsys: Capture, work_dir: Path) -> None:
+    words = ["train", "small.npz", *f"--method cross-entropy {TINY} --unlabeled 0 --out run".split(), "--clean"]
+    message = input_error([*words, "90"], capsys, work_dir)
+    largest = int(message.split("give ")[1].split(" or fewer")[0])
+    assert f"give {largest} or fewer" in input_error([*words, str(largest + 1)], capsys, work_dir)
+    assert run_cli([*words, str(largest)], capsys).code == 0
 
 
 def test_default_run_folder_name(capsys: Capture, work_dir: Path) -> None:

@@ -1,9 +1,11 @@
-"""Checks before a run is trained in a folder: it is outside of the data, and its settings are those of the run."""
+"""Checks before a run is trained in a folder: it is writable, outside of the data, and has the run's settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,25 @@ def check_outside_data(folder: Path, run: Run) -> None:
             raise InputError(
                 f"{folder} is inside {data}, whose subfolders are classes: choose a folder outside with --out"
             )
+
+
+def check_output_folder(folder: Path, option: str = "--out") -> None:
+    """Raise InputError if the folder, or one of that name, cannot be written to.
+
+    A file system without storage, such as /proc, may claim to be writable: there a folder is made and removed.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"{existing} is a file: choose another folder with {option}")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{existing} is not writable: choose another folder with {option}")
+    if existing == folder or not hasattr(os, "statvfs") or os.statvfs(existing).f_blocks > 0:
+        return
+    try:
+        Path(tempfile.mkdtemp(prefix=".metalabelnet-", dir=existing)).rmdir()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{folder} cannot be created ({reason}): choose another folder with {option}") from error
 
 
 def all_settings(run: Run, method_settings: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import shlex
 import shutil
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from metalabelnet.errors import InputError, as_path
 from metalabelnet.run_options import RunOptions
 from metalabelnet.train import json_files
 from metalabelnet.train.digested_folder import DigestedFolder
-from metalabelnet.train.folder_checks import all_settings, check_outside_data
+from metalabelnet.train.folder_checks import all_settings, check_output_folder, check_outside_data
 from metalabelnet.train.folder_lock import check_no_link, lock_file
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class RunFolder(DigestedFolder):
         self.checkpoint = self.path / "checkpoint" / "state.pt"
 
     def check(self, run: Run, *, resume: bool) -> None:
-        """Raise InputError if the run cannot be trained in this folder. Nothing is written.
+        """Raise InputError if the run cannot be trained in this folder. No file is written.
 
         Parameters
         ----------
@@ -95,13 +94,9 @@ class RunFolder(DigestedFolder):
         resume : bool
             Whether an unfinished run in the folder may be resumed. Its settings must equal those of `run`.
         """
-        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        if existing.is_dir() and not os.access(existing, os.W_OK):
-            raise InputError(f"{existing} is not writable: choose another folder with --out")
-        if not existing.is_dir():
-            raise InputError(f"{existing} is a file: choose another folder with --out")
         check_outside_data(self.path, run)
-        if existing != self.path:
+        check_output_folder(self.path)
+        if not self.path.exists():
             return
         self.check_links()
         if not (self.path / "run.json").exists():

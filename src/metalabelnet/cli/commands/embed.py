@@ -12,7 +12,7 @@ from metalabelnet.cli.console import Console
 from metalabelnet.cli.interrupt import ignore_closed_terminal
 from metalabelnet.cli.output_files import check_output_path
 from metalabelnet.data import ReadOptions
-from metalabelnet.data.files.feature_file import embed_data, write_features
+from metalabelnet.data.files.feature_file import check_feature_file_name, embed_data, write_features
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def embed(args: argparse.Namespace) -> None:
     """Compute the embeddings that are not cached, and write all of them."""
+    check_feature_file_name(args.output)
     check_output_path(args.output)
     console = Console()
     options = ReadOptions(

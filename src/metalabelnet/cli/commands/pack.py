@@ -13,6 +13,7 @@ from metalabelnet.data.packed.writer import write_pack
 from metalabelnet.data.parts import CLEAN
 from metalabelnet.errors import InputError
 from metalabelnet.run_options import IMAGE_BENCHMARKS
+from metalabelnet.train.folder_checks import check_output_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,8 @@ def pack(args: argparse.Namespace) -> None:
     """Pack the images, or verify a finished pack, and print its size."""
     _check_options(args)
     console, folder = Console(), args.output
+    if not folder.exists():
+        check_output_folder(folder, "-o")
     options = ReadOptions(
         clean_file=args.clean, test=args.test, split=args.split, image_size=args.image_size, on_error=args.on_error
     )

@@ -68,10 +68,15 @@ def embed_data(
     )
 
 
+def check_feature_file_name(file: Path) -> None:
+    """Raise InputError if the name is not that of a file of features, before anything is computed for it."""
+    if file.suffix.lower() != ".npz":
+        raise InputError(f"{file}: the name of a file of features ends with .npz; give one such as {file.stem}.npz")
+
+
 def write_features(data: DataSet, file: Path) -> None:
     """Write the rows of all parts; an existing file is replaced."""
-    if file.suffix.lower() != ".npz":
-        raise InputError(f"{file}: the name of a file of features ends with .npz")
+    check_feature_file_name(file)
     train = data.train
     arrays: dict[str, Any] = {
         "x_train": _samples(train),
