@@ -16,7 +16,18 @@ from metalabelnet.data.files import table_file
 from metalabelnet.inference.predict import PredictOptions, Predictor
 from metalabelnet.train import RunFolder
 from tiny_data import table_samples, write_npz
-from user_data import FRUIT, LEARNED, QUICK, TABLE_COLUMNS, read_csv, table_rows, text_rows, write_csv, write_photos
+from user_data import (
+    FRUIT,
+    LEARNED,
+    QUICK,
+    QUICK_TRAINING,
+    TABLE_COLUMNS,
+    read_csv,
+    table_rows,
+    text_rows,
+    write_csv,
+    write_photos,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -316,10 +327,11 @@ def test_compare_reads_data_once(capsys: Capture, work_dir: Path, monkeypatch: p
 
     monkeypatch.setattr(images, "decode", watched)
     methods = "--methods cross-entropy,gce --seeds 2 --jobs 1 --clean checked.csv --out both"
-    output = run_cli(["compare", "photos", *QUICK.split(), *methods.split()], capsys)
+    output = run_cli(["compare", "photos", *QUICK_TRAINING.split(), *methods.split()], capsys)
     assert output.code == 0, output.err
     assert len(decoded) == len({*decoded}) == 93
-    assert output.err.count("reading photos: ") == 1
+    assert output.err.count("reading photos (training, clean): ") == 1
+    assert "reading headers of photos (training): 62 of 62 samples" in output.err
 
 
 def test_only_duplicates_of_clean_texts(capsys: Capture, work_dir: Path) -> None:
@@ -356,7 +368,26 @@ def test_invalid_clean_file(capsys: Capture, work_dir: Path) -> None:
     assert "occurs twice, as" in output
     output = input_error(["train", "photos", "--out", "run"], capsys)
     assert "there is no clean set; give a file of clean labels with --clean FILE; `metalabelnet review" in output
+    output = input_error(["train", "photos", "--clean", "5", "--out", "run"], capsys)
+    assert "--clean 5: a number draws samples with known true labels, and a folder of images has none; give" in output
+    write_csv(work_dir / "other.csv", ["file", "kind"], [["a", "apple"], ["b", "banana"]])
+    output = input_error(["train", "photos", "--clean", "other.csv", "--out", "run"], capsys)
+    assert "there is no sample 'a' in photos; its first id is '" in output
+    assert output.endswith("(ids are read from 'file', labels from 'kind'; expected names: id, label)")
     assert not (work_dir / "run").exists()
+
+
+def test_missing_clean_set_of_a_table(capsys: Capture, work_dir: Path) -> None:
+    """The message is not shortened in its middle."""
+    write_csv(
+        work_dir / "texts.csv", ["text", "label", "ok", *"abcdefgh"], [[*row, *"12345678"] for row in text_rows(40)]
+    )
+    output = input_error(["train", "texts.csv", "--text", "text", "--out", "run"], capsys)
+    assert output == (
+        "metalabelnet: texts.csv: there is no clean set; give a file of clean labels with --clean FILE, or name the "
+        "column that marks clean rows (--clean-column) or has the true labels that --clean N draws from "
+        "(--true-label); `metalabelnet review texts.csv` helps to build one"
+    )
 
 
 # Columns
@@ -415,7 +446,8 @@ def test_column_of_names_is_left_out_and_reported(capsys: Capture, work_dir: Pat
 def test_compare_without_test_set_uses_clean_accuracy(capsys: Capture, work_dir: Path) -> None:
     write_csv(work_dir / "table.csv", TABLE_COLUMNS, table_rows(60))
     several = "--methods cross-entropy,metalabelnet --seeds 1 --jobs 1 --out out"
-    output = run_cli(["compare", "table.csv", "--clean-column", "checked", *QUICK.split(), *several.split()], capsys)
+    words = ["compare", "table.csv", "--clean-column", "checked", *QUICK_TRAINING.split(), *several.split()]
+    output = run_cli(words, capsys)
     assert output.code == 0, output.err
     title, columns, _, *rows = output.out.splitlines()
     assert title == "table.csv, no added noise, all clean samples; in %, 1 seed"

@@ -44,6 +44,11 @@ def check_run_options(args: argparse.Namespace, run: Run) -> None:
         raise InputError(f"--data-dir {args.data_dir}: {run.data} is a file of its own; leave --data-dir out")
     if isinstance(args.clean, str) and run.clean_file == args.clean and args.clean_file not in (None, args.clean):
         raise InputError(f"--clean {args.clean} and --clean-file {args.clean_file} name two files: give one of them")
+    if isinstance(args.clean, int) and run.data_format == "folder" and not run.clean_file:
+        raise InputError(
+            f"--clean {args.clean}: a number draws samples with known true labels, and a folder of images has none; "
+            f"give a file of clean labels with --clean FILE; `metalabelnet review {run.data}` helps to build one"
+        )
     if run.split == "paper" and (run.clean_file or run.clean_column):
         option = f"--clean {run.clean_file}" if run.clean_file else f"--clean-column {run.clean_column}"
         raise InputError(f"{option}: the split 'paper' takes the clean set from the test part; leave out one of them")

@@ -133,7 +133,7 @@ def _from_table(file: Path, data: Listing, columns: Columns, missing_ids: list[s
         name = _id_column(file, names, label, columns)
         rows = listing.from_table(file, listing.Columns(samples=(name,), label=label), data)
         undo_spreadsheet_escapes(rows, data)
-        return _look_up(file, rows, data, missing_ids)
+        return _look_up(file, rows, data, missing_ids, id_column=name, label_column=label)
     # The file has the sample columns of the data: it contains the samples themselves.
     own_id = columns.id if columns.id in names else None
     requested = listing.Columns(kind=data.kind, samples=columns.samples, label=label, id=own_id)
@@ -210,7 +210,9 @@ def _id_column(file: Path, names: list[str], label: str, columns: Columns) -> st
     return name
 
 
-def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | None) -> list[CleanSample]:
+def _look_up(
+    file: Path, rows: Listing, data: Listing, missing_ids: list[str] | None, *, id_column: str, label_column: str
+) -> list[CleanSample]:
     """Return the samples of the data with these ids; for images also files outside of the data.
 
     Other spellings of a path are accepted too: ./cats/1.jpg, and backslashes as on Windows. Only a sample that the data
@@ -236,7 +238,10 @@ def _look_up(file: Path, rows: Listing, data: Listing, missing_ids: list[str] | 
                 )
             clean.append(CleanSample(id=name, label=label, position=position, item=item))
         elif missing_ids is None:
-            raise InputError(f"{file}: {no_sample_message(name, by_id, data.source)}")
+            columns = ""
+            if (id_column, label_column) != ("id", "label"):
+                columns = f" (ids are read from {id_column!r}, labels from {label_column!r}; expected names: id, label)"
+            raise InputError(f"{file}: {no_sample_message(name, by_id, data.source)}{columns}")
         else:
             missing_ids.append(name)
     return clean
@@ -255,9 +260,11 @@ def positions_by_id(data: Listing, file: Path) -> dict[str, int]:
 
 
 def no_sample_message(name: str, known: Iterable[str], source: Path) -> str:
-    """Return the message for an id that no sample has, with the closest one that exists."""
-    closest = difflib.get_close_matches(name, list(known)[:MAX_SUGGESTIONS_FROM], n=1)
-    return f"there is no sample {name!r} in {source}" + (f"; did you mean {closest[0]!r}?" if closest else "")
+    """Return the message for an id that no sample has, with the closest one that exists, else the first."""
+    names = list(known)[:MAX_SUGGESTIONS_FROM]
+    closest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {closest[0]!r}?" if closest else f"its first id is {names[0]!r}" if names else "it has no ids"
+    return f"there is no sample {name!r} in {source}; {hint}"
 
 
 def _positions_by_path(data: Listing) -> dict[str, int]:

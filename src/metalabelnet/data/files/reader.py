@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 HEADERS_PER_PROGRESS_CALL = 64
 
 
+class _NoCleanSetError(InputError):
+    """There is no clean set, whatever the columns are taken for."""
+
+
 def read(
     path: Path, options: ReadOptions, folder: Path | None = None, on_samples: ProgressCallback | None = None
 ) -> DataSet:
@@ -70,6 +74,8 @@ def read(
     _check_other_files(options)
     try:
         return _read(path, options, folder, on_samples, notes, train, columns)
+    except _NoCleanSetError:
+        raise
     except InputError as error:
         if is_image_folder(path) or (options.label is not None and (options.image or options.text or options.features)):
             raise
@@ -96,8 +102,11 @@ def _read(
         train, columns, None if options.clean_file is None else Path(options.clean_file)
     )
     if not clean and not any(train.true_labels):
-        column_options = ", a column that marks clean rows with --clean-column, or one of true labels with --true-label"
-        raise InputError(
+        column_options = (
+            ", or name the column that marks clean rows (--clean-column) or has the true labels that --clean N draws "
+            "from (--true-label)"
+        )
+        raise _NoCleanSetError(
             f"{path}: there is no clean set; give a file of clean labels with --clean FILE"
             f"{'' if is_image_folder(path) else column_options}; `metalabelnet review {path}` helps to build one"
         )
@@ -106,9 +115,10 @@ def _read(
     train_positions = (samples.part == TRAIN).nonzero()[:, 0].tolist()
     if not train_positions:
         raise InputError(f"{path}: all rows are clean, which leaves no training rows; mark fewer")
+    parts = ["training", *(["clean"] if clean else []), *(["test"] if test else [])]
     on_headers, on_encoded = (
-        None if on_samples is None else functools.partial(on_samples, f"{what} {path}")
-        for what in ("reading headers of", "reading")
+        None if on_samples is None else functools.partial(on_samples, text)
+        for text in (f"reading headers of {path} (training)", f"reading {path} ({', '.join(parts)})")
     )
     items, ids = ([values[k] for k in train_positions] for values in (samples.items, samples.ids))
     _check_encoder_options(columns, options)

@@ -135,7 +135,7 @@ def _from_files(path: Path, options: ReadOptions, on_samples: ProgressCallback |
     used = (samples.part != LEFT_OUT).nonzero()[:, 0]
     positions = used.tolist()
     in_training = (samples.part == TRAIN).nonzero()[:, 0].tolist()
-    on_headers = None if on_samples is None else functools.partial(on_samples, f"reading headers of {path}")
+    on_headers = None if on_samples is None else functools.partial(on_samples, f"reading headers of {path} (training)")
     items, ids = ([values[k] for k in in_training] for values in (samples.items, samples.ids))
     encoder = fit_encoder(items, ids, columns, options, notes, on_headers)
     assert isinstance(encoder, ImageEncoder)
