@@ -245,7 +245,7 @@ def test_clean_set_of_the_run(page: ReviewClient) -> None:
 
 
 def test_missing_source_is_an_error(make_page, tmp_path: Path, trained: Path) -> None:
-    with pytest.raises(InputError, match="nowhere does not exist"):
+    with pytest.raises(InputError, match="nowhere: no such file, folder or run; give a run folder"):
         make_page(tmp_path / "nowhere")
     page = make_page()
     about = (tmp_path / "run" / "run.json").read_text()

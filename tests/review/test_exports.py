@@ -110,8 +110,8 @@ def test_train_with_the_exported_clean_set(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("nowhere", "unknown data set 'nowhere'"),
-        ("runs/nowhere", "runs/nowhere does not exist: give a run folder, a folder of images"),
+        ("nowhere", "nowhere: no such file, folder, run or data set"),
+        ("runs/nowhere", "runs/nowhere: no such file, folder or run; give a run folder, a folder of images"),
         ("digits --port 99999999", "port 99999999 cannot be used"),
         ("digits --data x", "is not a run: leave it out"),
         ("digits --export everything", "invalid choice"),

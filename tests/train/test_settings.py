@@ -102,7 +102,7 @@ def test_data_format_is_detected(tmp_path: Path) -> None:
         run = make_run(data, recipe="paper")
         assert (run.data, run.data_format) == (data, expected)
         assert run.is_folder_or_table == (expected in ("folder", "table"))
-    with pytest.raises(InputError, match="nowhere/photos does not exist: give a folder of images"):
+    with pytest.raises(InputError, match="nowhere/photos: no such file, folder or run; give a folder of images"):
         make_run(tmp_path / "nowhere" / "photos")
     (tmp_path / "data.doc").touch()
     with pytest.raises(InputError, match=r"data\.doc is not a supported kind of data: give a folder of images"):

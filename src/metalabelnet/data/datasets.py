@@ -191,6 +191,11 @@ def unknown_data_error(name: str) -> InputError:
     """Return the error for what is neither the name of a data set nor the path of one."""
     path = Path(name)
     if len(path.parts) > 1 or name.endswith("/") or path.exists():
-        problem = "is not a supported kind of data" if path.exists() else "does not exist"
-        return InputError(f"{name} {problem}: give {PATH_KINDS}, or choose from {', '.join(DATASETS)}")
-    return InputError(f"{unknown_name_error('data set', name, DATASETS)}, or give the path of {PATH_KINDS}")
+        problem = " is not a supported kind of data:" if path.exists() else ": no such file, folder or run;"
+        return InputError(f"{name}{problem} give {PATH_KINDS}, or choose from {', '.join(DATASETS)}")
+    error = unknown_name_error("data set", name, DATASETS)
+    if "did you mean" in str(error):
+        return InputError(f"{error}, or give the path of {PATH_KINDS}")
+    return InputError(
+        f"{name}: no such file, folder, run or data set; give {PATH_KINDS}, or choose from {', '.join(DATASETS)}"
+    )

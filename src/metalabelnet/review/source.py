@@ -219,7 +219,7 @@ def open_source(
             f"--{name} gives the new path of the {_MOVABLE[name]} of a run, but {path} is not a run: leave it out"
         )
     if len(Path(path).parts) > 1 and not Path(path).exists():
-        raise InputError(f"{path} does not exist: give a run folder, {PATH_KINDS}")
+        raise InputError(f"{path}: no such file, folder or run; give a run folder, {PATH_KINDS}")
     if _is_folder_or_table(path):
         return _from_files(path, read_options, None, None, on_samples)
     if unused and (path in DATASET_DEFAULTS or Path(path).exists()):
