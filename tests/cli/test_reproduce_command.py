@@ -30,6 +30,16 @@ def test_list(tmp_path: Path, capsys: Capture) -> None:
     assert set(rows) == set(EXPERIMENTS)
     assert "0/448" in rows["cifar10-table"]
     assert "needs data: WebVision" in rows["webvision-table"]
+    assert f"no finished runs: {tmp_path} has no result files; name another folder with --results DIR" in output.err
+
+
+def test_list_names_the_folder_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no finished runs: results has no result files" in run_cli(["reproduce", "--list"], capsys).err
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "digits.jsonl").touch()
+    output = run_cli(["reproduce", "--list"], capsys)
+    assert output.err == "finished runs are those in the result files of the folder results\n"
 
 
 def test_list_of_runs_with_recipes(tmp_path: Path, capsys: Capture) -> None:

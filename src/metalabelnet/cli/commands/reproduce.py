@@ -187,6 +187,10 @@ def print_list(console: Console, args: argparse.Namespace) -> None:
     selection = _parse_selection(args, results.folder)
     names = _parse_names(args.what) if args.what else list(EXPERIMENTS)
     check_selection(names, selection)
+    if any(results.folder.glob("*.jsonl")):
+        console.log(f"finished runs are those in the result files of the folder {results.folder}")
+    else:
+        console.log(f"no finished runs: {results.folder} has no result files; name another folder with --results DIR")
     if not args.what:
         rows = []
         for name, experiment in EXPERIMENTS.items():
