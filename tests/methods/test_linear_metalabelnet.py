@@ -448,6 +448,22 @@ def test_decay_of_soft_labels_predicts_the_held_out_fold_best() -> None:
     assert found == pytest.approx([min(losses, key=losses.__getitem__)])
 
 
+def test_clean_rows_that_were_drawn_by_class_do_not_change_the_class_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine tenths of the training and test rows are of one class, a half of the clean ones."""
+
+    def imbalanced(n: int, seed: int, share: float) -> Rows:
+        g = np.random.default_rng(seed)
+        true = (g.random(n) > share).astype(int)
+        x = g.normal(size=(n, 6)) + 0.8 * true[:, None] * [1, 1, 0, 0, 0, 0]
+        given = np.where(g.random(n) < 0.2, 1 - true, true)
+        return make_rows(torch.tensor(x), torch.tensor(given), true=torch.tensor(true), classes=("a", "b"), what="rows")
+
+    train, clean, test = imbalanced(1500, 0, 0.9), imbalanced(120, 1, 0.5), imbalanced(4000, 2, 0.9)
+    weighted = accuracy(fitted("metalabelnet-plus", train, clean), test)
+    monkeypatch.setattr(FixedFeatures, "clean_weights", np.ones(120))
+    assert weighted > accuracy(fitted("metalabelnet-plus", train, clean), test) + 0.04
+
+
 def circle(n: int, seed: int, classes: int = 9) -> Rows:
     """Return points on a circle, whose classes are arcs: two columns separate many classes with large weights only."""
     angle = np.random.default_rng(seed).uniform(0, 1, n)

@@ -3,7 +3,7 @@
     ℓ_f(y)     log-probability of class y according to opinion f: a classifier trained on given labels, one trained on
                clean labels, log T(given label | y) of the noise matrix
     q(y)       ∝ exp(Σ_f a_f ℓ_f(y) + c_y)
-    a, c       minimize the cross-entropy of q on the clean samples + s/2 (‖a − 1‖² + ‖c‖²)
+    a, c       minimize the weighted cross-entropy of q on the clean samples + s/2 (‖a − 1‖² + ‖c‖²)
 
 The problem is convex, with a number for each opinion and each class. Limits: a = 1 for the noise matrix and the
 classifier trained on clean labels, and 0 elsewhere, is Bayes' rule; a large trust in the noise matrix alone gives the
@@ -56,29 +56,32 @@ class LabelPool(NamedTuple):
         return np.exp(log_softmax(self.logits(opinions)))
 
 
-def fit_label_pool(opinions: Array, true: NDArray[np.int64]) -> LabelPool:
-    """Return trust and bias by Newton's method; opinions (F, n, C) and classes (n,) are those of clean samples."""
+def fit_label_pool(opinions: Array, true: NDArray[np.int64], weights: Array | None = None) -> LabelPool:
+    """Return trust and bias by Newton's method.
+
+    Opinions (F, n, C), classes (n,) and weights (n,), None for equal ones, are those of clean samples.
+    """
     count, n, classes = opinions.shape
-    target = np.eye(classes)[true]
+    target, w = np.eye(classes)[true], np.ones((n, 1)) if weights is None else weights[:, None]
     values = np.concatenate([np.ones(count), np.zeros(classes)])
     prior = values.copy()
 
     def objective(values: Array) -> tuple[float, Array]:
         log_q = log_softmax(np.tensordot(values[:count], opinions, 1) + values[count:])
-        return float(-(target * log_q).sum() + PRIOR_STRENGTH / 2 * ((values - prior) ** 2).sum()), np.exp(log_q)
+        return float(-(w * target * log_q).sum() + PRIOR_STRENGTH / 2 * ((values - prior) ** 2).sum()), np.exp(log_q)
 
     value, q = objective(values)
     for _ in range(MAX_NEWTON_STEPS):
-        r = q - target
+        r, wq = w * (q - target), w * q
         gradient = np.concatenate([(opinions * r).sum((1, 2)), r.sum(0)]) + PRIOR_STRENGTH * (values - prior)
         if float(np.abs(gradient).max()) <= TOLERANCE * max(1, n):
             break
-        centered = q * (opinions - (q * opinions).sum(2, keepdims=True))
+        centered = wq * (opinions - (q * opinions).sum(2, keepdims=True))
         H = np.zeros((count + classes, count + classes))
         H[:count, :count] = np.einsum("fnc,gnc->fg", centered, opinions)
         H[:count, count:] = centered.sum(1)
         H[count:, :count] = H[:count, count:].T
-        H[count:, count:] = np.diag(q.sum(0)) - q.T @ q
+        H[count:, count:] = np.diag(wq.sum(0)) - wq.T @ q
         step = -np.linalg.solve(H + PRIOR_STRENGTH * np.eye(len(H)), gradient)
         length = 1.0
         while True:

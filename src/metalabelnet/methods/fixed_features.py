@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from metalabelnet.core.annotations import Annotations
+from metalabelnet.core.label_shift import clean_sample_weights
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.disk_tensor import chunks
 from metalabelnet.data.sparse_tensor import SparseTensor, stack_rows
@@ -92,6 +93,11 @@ class FixedFeatures:
         else:
             squares = sum(float((part.astype(np.float64) ** 2).sum()) for part in _parts(self.X))
         return max(squares / len(self.given), 1e-12)
+
+    @functools.cached_property
+    def clean_weights(self) -> Array:
+        """(m,) weights of the clean rows, 1 unless they were drawn by class (`core/label_shift.py`)."""
+        return clean_sample_weights(self.given[: self.n], self.given[self.n :], self.true, self.classes)
 
     @property
     def is_sparse(self) -> bool:

@@ -30,9 +30,10 @@ With more than 5,000 training rows, 5,000 of them decide each λ. Steps 1 to 4 t
 gradient descent, on all rows, or on 100,000 of them if there are more: p_s of the others comes from the mean of the
 W_k*. Step 5 uses all rows.
 
-If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If the corrected
-labels of the clean rows (by pools fitted without them) are right less often than the given ones, the label table keeps
-the given labels (`labels/given_check.py`); suspicion still comes from the final q.
+Clean rows that were drawn by class have weights in the pools (`core/label_shift.py`), so that the class bias is that of
+the training rows. If clean rows carry no given label, T is estimated from p_g, and its trust stays at its prior, 1. If
+the corrected labels of the clean rows (by pools fitted without them) are right less often than the given ones, the
+label table keeps the given labels (`labels/given_check.py`); suspicion still comes from the final q.
 """
 
 from __future__ import annotations
@@ -128,13 +129,14 @@ class LinearMetaLabelNet(LogisticMethod):
         log_p = np.stack(
             [_predict_others(f, rows, log_softmax(_out_of_fold_logits(part, W)), np.mean(W, 0)) for W in students]
         )
-        final_pool = fit_label_pool(log_p[:, n:], f.true)
+        final_pool = fit_label_pool(log_p[:, n:], f.true, f.clean_weights)
         all_clean = np.ones(len(f.true), bool)
         # The noise matrix of given labels is estimated by a classifier that was fitted to given labels.
         prior = log_p_given if f.annotations is None else log_softmax(final_pool.logits(log_p))
         likelihood = label_log_likelihood(f, prior, all_clean)
         opinions = np.stack([*log_p, log_p_given, likelihood])
-        log_q = log_softmax(fit_label_pool(opinions[:, n:], f.true).logits(opinions[:, :n]))
+        label_pool = fit_label_pool(opinions[:, n:], f.true, f.clean_weights)
+        log_q = log_softmax(label_pool.logits(opinions[:, :n]))
         soft_labels = np.exp(log_q)
         q, w = _with_clean_rows(f, soft_labels, clean_weight)
         # The gradient of many rows is uncertain by more than the tolerance: 1/√n of its size.
@@ -179,7 +181,7 @@ class LinearMetaLabelNet(LogisticMethod):
         noise = label_log_likelihood(f, log_p_given, use)
         clean_opinions = np.stack([log_p_given[n + rows], log_softmax(clean_logits), noise[n + rows]])
         opinions = np.stack([log_p_given[:n], log_softmax(logits(f.X[:n], W)), noise[:n]])
-        return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true))
+        return LabelSource(opinions=opinions, pool=fit_label_pool(clean_opinions, true, f.clean_weights[use]))
 
 
 def _select_clean_decay(f: FixedFeatures, first: GivenLabelClassifier) -> Generator[None, None, float]:
@@ -364,5 +366,6 @@ def _cross_pool(f: FixedFeatures, opinions: Array) -> Array:
     pooled: Array = np.zeros(opinions.shape[1:])
     for k in range(f.folds):
         rows = fold == k
-        pooled[rows] = fit_label_pool(opinions[:, ~rows], f.true[~rows]).logits(opinions[:, rows])
+        pool = fit_label_pool(opinions[:, ~rows], f.true[~rows], f.clean_weights[~rows])
+        pooled[rows] = pool.logits(opinions[:, rows])
     return pooled
