@@ -54,7 +54,7 @@ def print_summary(console: Console, files: RunFolder) -> None:
         rows += [
             ["macro-F1", f"{_percent(s['clean_macro_f1'])} on the same samples"],
             ["class accuracy", _format_class_accuracy(s["clean_class_accuracy"])],
-            ["calibration error", f"{_percent(s['clean_ece'])} before calibration; afterwards: needs a test set (--test)"],
+            ["calibration error", f"{_percent(s['clean_ece'])} before calibration; after it: with --test"],
         ]
     if s.get("right_after") is not None:
         change = f"{_percent(s['right_before'])} of given labels, {_percent(s['right_after'])} of corrected labels"
