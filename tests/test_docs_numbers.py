@@ -379,6 +379,18 @@ def test_worth_of_each_component() -> None:
     assert cells[4].startswith("81.40")  # feature-dependent 80 %, where the loss is
 
 
+def test_leads_of_joint_optimization_on_digits() -> None:
+    cells = collect_cells("beyond", read_results(), DEFAULT_SELECTION)
+    leads = []
+    for column in (c for m, c, _ in cells if m == PLUS and c.startswith("digits/")):
+        own, other = (cells[m, column, ""].by_seed() for m in (PLUS, "joint-optimization"))
+        leads.append(statistics.mean(other[seed] - own[seed] for seed in own.keys() & other.keys()))
+    ahead = [lead for lead in leads if lead > 0]
+    count = {2: "two", 3: "three", 4: "four", 5: "five"}[len(ahead)]
+    page = " ".join((PAGES / "beyond.md").read_text().split())
+    assert f"`joint-optimization` leads by up to {max(ahead):.1f} under {count} noises" in page
+
+
 def test_exponents_without_learning() -> None:
     lines = (ROOT / "results" / "variants" / "2026-11-19-not-taught.jsonl").read_text().splitlines()
     found: dict[tuple[bool, str], list[float]] = {}
@@ -576,6 +588,42 @@ def test_linear_classifier_in_the_readme() -> None:
     assert low > 0
     assert low_2 <= 0 <= high_2
     assert f"texts: {gains[0].mean:+.1f} points over majority vote; level on another set" in readme
+
+
+def test_unseen_tables() -> None:
+    unseen = load_benchmark("unseen_tables")
+    page = (ROOT / "docs" / "how-it-works" / "tables-and-texts.md").read_text(encoding="utf-8")
+    table, _, text = page.partition("<!-- begin: unseen-tables -->")[2].partition("<!-- end: unseen-tables -->")
+    file = ROOT / "results" / "linear" / "unseen_tables.jsonl"
+    *rows, over_all, over_logistic = unseen.markdown(file)
+    assert table.strip().splitlines()[2:] == rows
+    text = " ".join(text.split())
+    pattern = r"mean (\S+); of (\d+) ahead in (\d+), beyond the interval in (\d+); behind beyond it in (\d+)"
+    mean, cells, *counts = re.search(pattern, over_all).groups()
+    start = f"Over the highest of all rows the mean lead is {mean}: of {cells} cells ahead in {counts[0]}, beyond the "
+    assert start + f"interval in {counts[1]}, behind beyond it in {counts[2]}." in text
+    mean, cells, *counts = re.search(pattern, over_logistic).groups()
+    start = (
+        f"Over the highest logistic row it is {mean}: ahead in {counts[0]}, beyond the interval in {counts[1]}, behind "
+    )
+    assert f"{start}beyond it in {counts[2]}." in text
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"14 unseen tables: {float(mean):+.1f}" in readme
+
+    draws = unseen.read_draws(file)
+    behind = {"german": 74, "contraceptive": 52, "marketing": 33}
+    for name, by_method in draws.items():
+        limit = behind.get(name.split()[0], 100)
+        assert max(statistics.mean(x["test_accuracy"] for x in by.values()) for by in by_method.values()) < limit
+    assert "no row reaches {}, {} and {} %".format(*behind.values()) in text
+    before = unseen.read_draws(file.with_name("unseen_tables_three_decays.jsonl"))
+    gains = {
+        name: statistics.mean(draws[name][PLUS][k]["test_accuracy"] - x["test_accuracy"] for k, x in by[PLUS].items())
+        for name, by in before.items()
+    }
+    assert f"{statistics.mean(gains.values()):.2f} points lower" in text
+    for table_name in ("letter", "texture"):
+        assert f"{max(gain for name, gain in gains.items() if table_name in name):.1f}" == "1.7"
 
 
 @pytest.mark.parametrize("name", ["runs", "encoders", "held_out", "annotations"])
