@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-MAX_LIST_CHARACTERS = 200  # of the names to choose from; of a longer list those that fit, the closest first
+MAX_LIST_CHARACTERS = 200  # of the names to choose from
+MAX_CUT_LIST_CHARACTERS = 130  # of a longer list, the closest names first
 CLOSEST_NAMES_IN_MESSAGE = 12
 MAX_REASON_LENGTH = 200  # characters of the message of another package
 MAX_VALUE_CHARACTERS = 60  # of a parameter's value
@@ -56,7 +57,7 @@ def unknown_name_error(what: str, name: str, allowed: Iterable[str]) -> InputErr
     close = difflib.get_close_matches(name, names, n=CLOSEST_NAMES_IN_MESSAGE, cutoff=0.3)
     ordered = [*close, *(candidate for candidate in names if candidate not in close)]
     ends = itertools.accumulate(len(candidate) + 2 for candidate in ordered)
-    listed = ordered[: max(1, sum(end <= MAX_LIST_CHARACTERS for end in ends))]
+    listed = ordered[: max(1, sum(end <= MAX_CUT_LIST_CHARACTERS for end in ends))]
     return InputError(f"unknown {what} {name!r}: {hint}choose from {', '.join(listed)}, … ({len(names)} in all)")
 
 

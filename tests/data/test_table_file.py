@@ -41,7 +41,7 @@ def test_many_named_columns(wide: Path) -> None:
     with pytest.raises(InputError, match="unknown column 'C7': did you mean 'c7'"):
         next(table_file.iterate_rows(wide, ["c1", "C7"]))
     with pytest.raises(
-        InputError, match=rf"did you mean 'label'\? choose from label, … \({WIDE + 2} in all\)"
+        InputError, match=rf"did you mean 'label'\? choose from label, c0, .*, … \({WIDE + 2} in all\)$"
     ) as refused:
         next(table_file.iterate_rows(wide, ["labell"]))
     assert len(str(refused.value)) < 300

@@ -48,7 +48,7 @@ TIMED_ROWS = 10_000  # of the features of a logistic method
 # Measured on tables of 20,000 to 300,000 rows, 4,000 embeddings, and 5,000 and 20,000 texts.
 PRODUCTS_OF_LOGISTIC = {"dense": (230, 120, 65), "sparse": (350, 350, 350)}
 PRODUCTS_OF_LABEL_MODEL = {"dense": (380, 290, 20), "sparse": (650, 600, 60)}
-PRODUCTS_OF_CLEAN_ROW, PRODUCTS_OF_OTHER_ROW = 200, 15  # of `logistic-clean`
+PRODUCTS_OF_CLEAN_ROW, PRODUCTS_OF_OTHER_ROW = 200, 15  # of a fit to clean rows alone
 # Time of a compiled step relative to an eager one. Measured on an H200: 8-layer CNN 0.08 in bf16 and 0.17 in float32;
 # ResNet-50, which waits less for the host, 0.21 in bf16.
 COMPILED_STEP_SHARE_BF16, COMPILED_STEP_SHARE = 0.13, 0.25
@@ -155,7 +155,7 @@ def _estimate_fit(run: Run, problem: Problem) -> CostEstimate:
     for _ in range(TIMED_PRODUCTS):
         hessian_product(X, p, w, 1.0, V)
     seconds = (_now(CPU) - start) / TIMED_PRODUCTS / rows
-    if run.method == "logistic-clean":
+    if not METHODS[run.method].traits.reads_given:
         products: float = PRODUCTS_OF_CLEAN_ROW * m + PRODUCTS_OF_OTHER_ROW * n
     else:
         per_row = PRODUCTS_OF_LOGISTIC if run.method in METHODS_WITHOUT_NETWORK else PRODUCTS_OF_LABEL_MODEL
