@@ -30,6 +30,20 @@ def test_estimate_scales_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert estimate_cost(replace(run, batch_size=48), problem).bytes > 2 * plain.bytes
 
 
+def test_estimate_counts_strongly_augmented_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr("metalabelnet.train.cost_estimate._now", lambda _device: float(next(ticks)))
+    problem, run = small_problem(), small_run("cross-entropy", snapshots=0)
+    plain, strong = (estimate_cost(replace(run, strong_augment=s), problem) for s in ("none", "supervised"))
+    step = 0.5 * 6 * 4  # half a second for each of four batches in six epochs
+    assert strong.seconds == pytest.approx(plain.seconds + step)
+    assert strong.bytes > plain.bytes
+    look_ahead = [estimate_cost(replace(run, method="mslg", strong_augment=s), problem) for s in ("none", "supervised")]
+    assert look_ahead[1].seconds == pytest.approx(look_ahead[0].seconds + step)
+    floats = replace(problem, train=replace(problem.train, x=problem.train.x.float()))  # have no strong augmentation
+    assert estimate_cost(replace(run, strong_augment="supervised"), floats).seconds == pytest.approx(plain.seconds)
+
+
 @pytest.mark.parametrize(
     ("seconds", "size", "text"),
     [

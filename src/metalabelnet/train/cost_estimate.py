@@ -18,6 +18,7 @@ from metalabelnet.core.sparse_matrix import nonzero_columns
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.rows import UNLABELED
 from metalabelnet.data.sparse_tensor import SparseTensor
+from metalabelnet.data.strong_augment import can_augment_strongly
 from metalabelnet.errors import InputError
 from metalabelnet.labels.loo_refit import MAX_FEATURES, MAX_FEATURES_OF_FIT, PROJECTED_FEATURES, ROWS_OF_PROJECTION
 from metalabelnet.methods import METHODS, LogisticMethod
@@ -104,12 +105,14 @@ def estimate_cost(run: Run, problem: Problem) -> CostEstimate:
     evaluated = run.epochs * sum(len(part) for part in parts) / run.batch_size
     weight_bytes = sum(tensor.nbytes for tensor in net.state_dict().values())
     traits = METHODS[run.method].traits
-    passes = 3 if traits.looks_ahead else 1
+    passes, step_cost = 3 if traits.looks_ahead else 1, traits.relative_cost
+    if run.strong_augment != "none" and can_augment_strongly(train.x):  # the same loss on another view of each batch
+        passes, step_cost = passes + 1, step_cost + (1 if traits.looks_ahead else step_cost)
     sample_bytes = train.x.nbytes if isinstance(train.x, Tensor) else 0
     return CostEstimate(
         seconds=compile_seconds
         + refit_seconds
-        + step_share * step_seconds * (steps * traits.relative_cost + EVALUATION_SHARE * evaluated),
+        + step_share * step_seconds * (steps * step_cost + EVALUATION_SHARE * evaluated),
         bytes=sample_bytes + passes * activation_bytes + (3 + 2 * passes) * weight_bytes,
     )
 
