@@ -18,10 +18,19 @@ def draw(true: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
 def test_class_frequencies_explain_the_given_labels() -> None:
     T = np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.0, 0.5, 0.5]])
     pi = np.array([0.7, 0.25, 0.05])
-    np.testing.assert_allclose(class_frequencies(pi @ T, T, KNOWN), pi, atol=2e-3)
-    np.testing.assert_allclose(class_frequencies(pi, np.eye(3), KNOWN), pi)
-    without = class_frequencies(pi, np.full((3, 3), 1 / 3), np.array([True, True, False]))
+    np.testing.assert_allclose(class_frequencies(pi @ T, T, KNOWN, 1e9), pi, atol=2e-3)
+    np.testing.assert_allclose(class_frequencies(pi, np.eye(3), KNOWN, 1e9), pi)
+    without = class_frequencies(pi, np.full((3, 3), 1 / 3), np.array([True, True, False]), 100)
     np.testing.assert_allclose(without, [0.5, 0.5, 0])
+
+
+def test_rare_class_does_not_vanish() -> None:
+    """T of few samples may say that more labels of a class should be seen than there are."""
+    T = np.array([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0], [0.0, 0.1, 0.9]])
+    frequencies = np.array([0.8, 0.05, 0.15])  # 0.1 · 0.8 / 0.9 would be explained by class 0 alone
+    assert class_frequencies(frequencies, T, KNOWN, 1e9)[1] < 1e-6
+    assert 1 / 100 <= class_frequencies(frequencies, T, KNOWN, 97)[1] < 1 / 20
+    np.testing.assert_allclose(class_frequencies(np.eye(3)[0], np.eye(3), KNOWN, 97), [0.98, 0.01, 0.01])
 
 
 def test_weights_give_a_balanced_clean_set_the_frequencies_of_the_training_samples() -> None:
