@@ -15,9 +15,12 @@
     O_cy     the probability that another wrong label of class c is y; 0 on the diagonal
 
 The weights b, w, λ and O are fitted to the true and given labels of the clean samples: logistic regression of "the
-given label is wrong" on the margin, and where wrong labels go (`core.wrong_labels`). All are regularized toward the
-initial weights, because clean samples are few. r must not be fitted to the sample it predicts, or the margin is too
-large: use cross-fitted predictions.
+given label is wrong" on the margin (`core.noise_rate`), and where wrong labels go (`core.wrong_labels`). All are
+regularized toward the initial weights, because clean samples are few. r must not be fitted to the sample it predicts,
+or the margin is too large: use cross-fitted predictions, with calibrated probabilities.
+
+Bayes' rule with these weights then gives each training sample a probability that its given label is wrong, and
+`refit_noise_rate` fits b and w to these too.
 
 π is the frequency of each class in the clean set, regularized toward q̄. q̄ changes in training, and `align` updates
 π / q̄ (distribution alignment, Berthelot et al. 2020, https://arxiv.org/abs/1911.09785). This assumes clean samples that
@@ -33,10 +36,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.noise_rate import Predicted, fit_noise_rate
 from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
-NEWTON_STEPS = 30
 PSEUDO_COUNTS = 10.0  # samples of the prior in each class of π
 Z_OF_LEVEL = 3.090232  # quantile of the standard normal distribution at 1 − 0.001
 MIN_MEAN = 1e-4  # bounds log q̄: a class that is never predicted
@@ -72,11 +74,11 @@ class BayesLabelNet(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from metalabelnet.core.bayes_label_net import BayesLabelNet
+    >>> from metalabelnet.core.bayes_label_net import BayesLabelNet, margin
     >>> net = BayesLabelNet(3)
     >>> log_q = torch.tensor([[0.5, 0.3, 0.2]]).log()
     >>> given = torch.tensor([1])
-    >>> net(log_q, net.noise_rate(log_q), given).exp().round(decimals=3)
+    >>> net(log_q, net.noise_rate(margin(log_q)), given).exp().round(decimals=3)
     tensor([[0.3850, 0.4620, 0.1540]])
     """
 
@@ -106,7 +108,7 @@ class BayesLabelNet(nn.Module):
         Parameters
         ----------
         log_r : Tensor of shape (n, classes)
-            Cross-fitted log-probabilities of the clean samples.
+            Cross-fitted, calibrated log-probabilities of the clean samples.
         given : Tensor of shape (n, classes)
             Probability of each given label: one-hot where it is known, a prediction of it where it is not.
         true : Tensor of shape (n,)
@@ -121,15 +123,48 @@ class BayesLabelNet(nn.Module):
         m = margin(log_r)
         mean, std = m.mean(), m.std(correction=0).clamp_min(1e-6)
         u = (m - mean) / std if by_margin else torch.zeros_like(m)
-        b, w = _fit_noise_rate(u, wrong)
+        b, w = fit_noise_rate(u, wrong)
         counts = count_wrong_labels(given, true)
         for buffer, value in zip(
             (self.b, self.w, self.mean, self.std, self.O), (b, w, mean, std, counts.frequencies()), strict=True
         ):
             buffer.copy_(value)
         if by_prediction:
-            calibrated = (log_r / fit_temperature(log_r, true).temperature).log_softmax(1)
-            self.share.fill_(fit_share(calibrated, given, true, counts))
+            self.share.fill_(fit_share(log_r, given, true, counts))
+
+    @torch.no_grad()
+    def refit_noise_rate(
+        self,
+        log_r: Tensor,
+        given: Tensor,
+        true: Tensor,
+        *,
+        train_margins: Tensor,
+        train_wrong: Tensor,
+        by_margin: bool = True,
+    ) -> None:
+        """Fit b and w again, to clean samples and to what Bayes' rule says of training samples.
+
+        Parameters
+        ----------
+        log_r, given, true
+            As in `fit`, with given labels of shape (n,), all of them known.
+        train_margins : Tensor of shape (N,)
+            Margins of predictions for training samples.
+        train_wrong : Tensor of shape (N,)
+            Their probability by `wrong_probability`.
+        by_margin : bool, default True
+            As in `fit`.
+        """
+        scale = self._standardize if by_margin else torch.zeros_like
+        predicted = Predicted(
+            u_train=scale(train_margins).double().cpu(),
+            train=train_wrong.double().cpu(),
+            clean=self.wrong_probability(log_r, given).double().cpu(),
+        )
+        u, wrong = scale(margin(log_r)).double().cpu(), (given != true).double().cpu()
+        for buffer, value in zip((self.b, self.w), fit_noise_rate(u, wrong, predicted), strict=True):
+            buffer.copy_(value)
 
     @torch.no_grad()
     def align(self, log_q: Tensor, true: Tensor) -> None:
@@ -139,21 +174,31 @@ class BayesLabelNet(nn.Module):
         pi = (torch.bincount(true, minlength=len(mean)).to(mean) + prior * mean) / (len(true) + prior)
         self.shift.copy_((pi / mean).log())
 
-    def noise_rate(self, log_r: Tensor) -> Tensor:
-        """Return e of samples with predictions log_r, (N,)."""
-        return torch.sigmoid(self.b + self.w * (margin(log_r) - self.mean) / self.std)
+    def noise_rate(self, m: Tensor) -> Tensor:
+        """Return e of samples whose predictions r have the margins m."""
+        return torch.sigmoid(self.b + self.w * self._standardize(m))
+
+    def wrong_probability(self, log_r: Tensor, given: Tensor) -> Tensor:
+        """Return the probability that given labels are wrong, (N,), for calibrated predictions log_r: p = r."""
+        log_posterior = self._bayes_rule(log_r, self.noise_rate(margin(log_r)), given)
+        return 1 - log_posterior.gather(1, given[:, None])[:, 0].exp()
 
     def forward(self, log_q: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         """Return log ŷ of samples with predictions log_q, noise rates e and given labels (−1: none)."""
+        return self._bayes_rule(functional.log_softmax(self.a * log_q + self.shift, dim=1), noise_rate, given)
+
+    def _bayes_rule(self, log_p: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         y = given.clamp_min(0)
         is_given = torch.arange(len(self.O), device=given.device) == y[:, None]
         rate = noise_rate[:, None]
-        log_p = functional.log_softmax(self.a * log_q + self.shift, dim=1)
         p = log_p.exp()
         wrong = self.share * p.gather(1, y[:, None]) / (1 - p).clamp_min(MIN_OTHERS) + (1 - self.share) * self.O.T[y]
         likelihood = torch.where(is_given, 1 - rate, rate * wrong)
         log_likelihood = likelihood.clamp_min(MIN_LIKELIHOOD).log() * (given >= 0)[:, None]
         return functional.log_softmax(log_p + log_likelihood, dim=1)
+
+    def _standardize(self, m: Tensor) -> Tensor:
+        return (m - self.mean) / self.std
 
 
 def same_frequencies(a: Tensor, b: Tensor, classes: int) -> bool:
@@ -173,22 +218,3 @@ def margin(log_p: Tensor) -> Tensor:
     """Return the difference of the two largest log-probabilities of each row."""
     largest = log_p.topk(2, dim=1).values
     return largest[:, 0] - largest[:, 1]
-
-
-def _fit_noise_rate(u: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
-    """Return b and w of the logistic regression of `wrong` on u.
-
-    One sample with a wrong and one with a right label at u = 0 and w ~ N(0, 1) are the prior. Newton's method.
-    """
-    u, wrong = (torch.cat([t, t.new_tensor(prior)]) for t, prior in ((u, [0.0, 0.0]), (wrong, [0.0, 1.0])))
-    x = torch.stack([torch.ones_like(u), u], 1)
-    prior = torch.diag(u.new_tensor([0.0, 1.0]))
-    start = wrong.mean()
-    weights = torch.stack([torch.logit(start), torch.zeros_like(start)])
-    for _ in range(NEWTON_STEPS):
-        e = torch.sigmoid(x @ weights)
-        gradient = x.T @ (e - wrong) + prior @ weights
-        hessian = (x * (e * (1 - e))[:, None]).T @ x + prior
-        step = torch.linalg.solve(hessian, gradient)
-        weights = weights - step / (step.abs().max() / 2).clamp_min(1.0)  # far from the solution Newton's step is long
-    return weights[0], weights[1]

@@ -26,8 +26,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.seeds import generator
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+Head = tuple[Tensor, Tensor]  # weight and bias of a last layer
 
 FOLDS = 5
 WEIGHT_DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # descending: each fit starts from the previous one
@@ -60,6 +65,23 @@ def refit_head(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, generator: to
     best = fits[decay][kind]
     new_weight = best[:, :-1] * inverse_std
     return new_weight.to(weight), (best[:, -1] - new_weight @ mean).to(bias)
+
+
+def refit_head_by_fold(v: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: int) -> tuple[list[Head], Tensor]:
+    """Refit the last layer without each fold of the samples, for predictions that are not fitted to a sample.
+
+    Returns the layers, and the log-probabilities (N, C) of each sample by the layer that did not see it. Both are
+    calibrated, with one temperature.
+    """
+    folds = min(FOLDS, len(v))
+    fold = torch.randperm(len(v), generator=generator(seed, "label net folds")).to(v.device) % folds
+    heads, log_r = [], v.new_empty(len(v), len(weight))
+    for k in range(folds):
+        rest = fold != k
+        heads.append(refit_head(v[rest], y[rest], weight, bias, generator(seed, "folds", k)))
+        log_r[~rest] = functional.linear(v[~rest], *heads[k]).log_softmax(1)
+    temperature = fit_temperature(log_r, y).temperature
+    return [(w / temperature, b / temperature) for w, b in heads], (log_r / temperature).log_softmax(1)
 
 
 def _logits(u: Tensor, fit: Tensor) -> Tensor:

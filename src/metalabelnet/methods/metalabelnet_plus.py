@@ -12,6 +12,7 @@ Once, at the end of warm-up:
     θ ← θ̃, with BatchNorm statistics recomputed
     r ← prediction after the classifier's last layer is refit to the clean set (`core.head_refit`)
     φ ← maximum likelihood on the clean samples, with cross-fitted r (`core.bayes_label_net`)
+    φ ← noise rate fitted again, to the training samples too: by Bayes' rule each has a probability that it is wrong
     e ← noise rate of each training sample by φ, from the margins of the predictions r of all folds
 
 Phase 2, on each batch:
@@ -57,9 +58,9 @@ import torch
 from torch.nn import functional
 
 from metalabelnet.core.algorithm import apply_gradients
-from metalabelnet.core.bayes_label_net import BayesLabelNet, same_frequencies
+from metalabelnet.core.bayes_label_net import BayesLabelNet, margin, same_frequencies
 from metalabelnet.core.forward_pass import predict, recompute_running_statistics, trainable_parameters
-from metalabelnet.core.head_refit import refit_head
+from metalabelnet.core.head_refit import Head, refit_head, refit_head_by_fold
 from metalabelnet.core.losses import cross_entropy, soft_cross_entropy
 from metalabelnet.core.meta_gradient import gradients
 from metalabelnet.core.tensor_state import TensorState
@@ -82,9 +83,7 @@ if TYPE_CHECKING:
     from metalabelnet.methods.method import Stateful
     from metalabelnet.methods.task import Task
 
-    Head = tuple[Tensor, Tensor]  # weight and bias of a last layer
 
-FOLDS = 5  # of the cross-fitted predictions of clean samples
 MAX_FIT_SAMPLES = 4096  # for recomputing BatchNorm statistics, for the head refit and for the mean prediction
 MAX_STATISTICS_CHUNKS = 32  # forward passes to recompute BatchNorm statistics
 MIN_VARIANCE = 1e-6  # of the confidence in a batch
@@ -121,6 +120,10 @@ class MetaLabelNetPlusSettings:
     )
     by_prediction: bool = field(
         default=True, metadata={"help": "whether wrong labels may follow the prediction; otherwise only the class"}
+    )
+    rate_from_training: bool = field(
+        default=True,
+        metadata={"help": "whether training samples take part in the noise rate; otherwise clean samples alone"},
     )
     align: bool = field(
         default=True,
@@ -228,7 +231,7 @@ class MetaLabelNetPlus(Method):
 
     @torch.no_grad()
     def _teach_label_net(self) -> None:
-        """Fit φ to the clean set and compute the noise rate of each training row."""
+        """Refit the last layer, fit φ, and compute the noise rate of each training row."""
         assert self.label_net is not None
         assert self.rates is not None
         clean = _evenly_spaced(self.task.clean, MAX_FIT_SAMPLES)
@@ -236,40 +239,48 @@ class MetaLabelNetPlus(Method):
         head = cast("nn.Linear", self.net.get_submodule(self.head))
         old = head.weight.clone()
         old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
-        weight, bias = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
-        heads = [(weight, bias)]
+        refit = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
+        train_given = self.task.train.given
+        margins = torch.zeros_like(self.rates["rate"])[:, None]  # not read by a label net that does not learn
         if self.settings.learn:
-            heads, log_r = self._cross_fit(v, clean.true, old, old_bias)
-            predicted = functional.linear(v, old, old_bias).softmax(1)
-            known = functional.one_hot(clean.given.clamp_min(0), len(old)).to(predicted)
-            given = torch.where((clean.given >= 0)[:, None], known, predicted)
-            s = self.settings
-            self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
-        self._copy_head(weight, bias)
-        rates = [self._noise_rates(v, heads) for v in self._features_of(self.task.train)]
-        unlabeled = self.task.train.given < 0
-        self.rates["rate"].copy_(torch.cat(rates).masked_fill(unlabeled, 1.0))
+            margins = self._fit_label_net(clean, v, old, old_bias)
+        self._copy_head(*refit)
+        self.rates["rate"].copy_(self.label_net.noise_rate(margins).mean(1).masked_fill(train_given < 0, 1.0))
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
-    def _noise_rates(self, v: Tensor, heads: list[Head]) -> Tensor:
-        """Return e of samples with features v: the mean over the heads, with margins like those of clean samples."""
-        assert self.label_net is not None
-        log_r = (functional.linear(v, *head).log_softmax(1) for head in heads)
-        return torch.stack([self.label_net.noise_rate(r) for r in log_r]).mean(0)
+    def _fit_label_net(self, clean: Rows, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Fit φ to clean rows with features v, and its noise rate to the training rows too.
 
-    def _cross_fit(self, v: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> tuple[list[Head], Tensor]:
-        """Refit the last layer to the clean samples without each fold.
-
-        Returns the layers, and log r of each clean sample by the one that did not see it.
+        `weight` and `bias` are the last layer at the end of warm-up; it predicts given labels that are unknown.
+        Returns the margins of the training rows, a column for the last layer of each fold.
         """
-        folds = min(FOLDS, len(v))
-        fold = torch.randperm(len(v), generator=generator(self.task.seed, "label net folds")).to(v.device) % folds
-        heads, log_r = [], v.new_empty(len(v), len(weight))
-        for k in range(folds):
-            rest = fold != k
-            heads.append(refit_head(v[rest], y[rest], weight, bias, generator(self.task.seed, "folds", k)))
-            log_r[~rest] = functional.linear(v[~rest], *heads[k]).log_softmax(1)
-        return heads, log_r
+        assert self.label_net is not None
+        s, known = self.settings, clean.given >= 0
+        heads, log_r = refit_head_by_fold(v, clean.true, weight, bias, self.task.seed)
+        predicted = functional.linear(v, weight, bias).softmax(1)
+        one_hot = functional.one_hot(clean.given.clamp_min(0), len(weight)).to(predicted)
+        given = torch.where(known[:, None], one_hot, predicted)
+        self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
+        margins, wrong = self._predict_train(heads)
+        labeled = self.task.train.given >= 0
+        if s.rate_from_training and known.all() and labeled.any():
+            train = {"train_margins": margins[labeled].flatten(), "train_wrong": wrong[labeled].flatten()}
+            self.label_net.refit_noise_rate(log_r, clean.given, clean.true, **train, by_margin=s.by_margin)
+        return margins
+
+    def _predict_train(self, heads: list[Head]) -> tuple[Tensor, Tensor]:
+        """Return margins of the training rows, and probabilities that their given labels are wrong, (N, heads).
+
+        Each clean row is predicted by one head. A mean over the heads would have larger margins.
+        """
+        assert self.label_net is not None
+        margins, wrong, given = [], [], self.task.train.given.clamp_min(0).repeat_interleave(len(heads))
+        for v in self._features_of(self.task.train):
+            log_r = torch.stack([functional.linear(v, *head).log_softmax(1) for head in heads], 1).flatten(0, 1)
+            margins.append(margin(log_r).view(-1, len(heads)))
+            wrong.append(self.label_net.wrong_probability(log_r, given[: len(log_r)]).view(-1, len(heads)))
+            given = given[len(log_r) :]
+        return torch.cat(margins), torch.cat(wrong)
 
     def _copy_head(self, weight: Tensor, bias: Tensor) -> None:
         """Copy a refit last layer into the classifier and θ̃, unless the last layer has no bias.
@@ -318,7 +329,7 @@ class MetaLabelNetPlus(Method):
         """Return log ŷ of network inputs."""
         assert self.label_net is not None
         log_q = predict(self.classifier(), x).log_softmax(1)
-        rate = self.label_net.noise_rate(log_q) if self.rates is None else self.rates["rate"][index]
+        rate = self.label_net.noise_rate(margin(log_q)) if self.rates is None else self.rates["rate"][index]
         return cast("Tensor", self.label_net(log_q, rate, given))
 
     @torch.no_grad()
