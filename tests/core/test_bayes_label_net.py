@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from metalabelnet.core.bayes_label_net import MIN_LIKELIHOOD, PSEUDO_COUNTS, BayesLabelNet, margin, same_frequencies
-from metalabelnet.core.calibration import fit_temperature
+from metalabelnet.core.noise_rate import Predicted, fit_noise_rate
 from metalabelnet.core.wrong_labels import count_wrong_labels, fit_share
 
 
@@ -55,7 +55,7 @@ def test_soft_labels_are_bayes_rule(share: float) -> None:
 def test_initial_weights_take_half_of_the_labels_for_wrong() -> None:
     net = BayesLabelNet(5)
     log_q = torch.randn(7, 5).log_softmax(1)
-    assert torch.equal(net.noise_rate(log_q), torch.full((7,), 0.5))
+    assert torch.equal(net.noise_rate(margin(log_q)), torch.full((7,), 0.5))
     assert torch.equal(net.O.sum(1), torch.ones(5))
     assert torch.equal(net.O.diagonal(), torch.zeros(5))
     torch.testing.assert_close(net(log_q, torch.full((7,), 0.5), torch.full((7,), -1)), log_q)
@@ -85,7 +85,7 @@ def test_noise_rate_equals_logistic_regression() -> None:
     torch.testing.assert_close(net.b, torch.tensor(reference.intercept_[0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(net.w, torch.tensor(reference.coef_[0, 0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        net.noise_rate(log_r), torch.tensor(reference.predict_proba(u[:, None].numpy())[:, 1]), rtol=1e-4, atol=1e-5
+        net.noise_rate(m), torch.tensor(reference.predict_proba(u[:, None].numpy())[:, 1]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -94,27 +94,77 @@ def test_noise_that_follows_the_margin_is_found() -> None:
     rate = torch.sigmoid(1.5 - 1.2 * margin(log_r))
     net = BayesLabelNet(4).double()
     net.fit(log_r, one_hot(noisy(true, rate)), true)
-    assert (net.noise_rate(log_r) - rate).abs().mean() < 0.02
+    assert (net.noise_rate(margin(log_r)) - rate).abs().mean() < 0.02
     net.fit(log_r, one_hot(noisy(true, rate)), true, by_margin=False)
     assert float(net.w) == 0
-    torch.testing.assert_close(net.noise_rate(log_r)[0], rate.mean(), rtol=0.05, atol=0)
+    torch.testing.assert_close(net.noise_rate(margin(log_r))[0], rate.mean(), rtol=0.05, atol=0)
 
 
-def test_where_wrong_labels_go_is_fitted_with_calibrated_predictions() -> None:
+def test_where_wrong_labels_go_is_fitted() -> None:
     log_r, true = predictions(60)
     given = one_hot(noisy(true, torch.full((60,), 0.5, dtype=torch.float64)))
     net = BayesLabelNet(4, 0.7).double()
-    too_certain = (2 * log_r).log_softmax(1)
-    net.fit(too_certain, given, true)
+    net.fit(log_r, given, true)
     counts = count_wrong_labels(given, true)
-    calibrated = (too_certain / fit_temperature(too_certain, true).temperature).log_softmax(1)
     torch.testing.assert_close(net.O, counts.frequencies())
-    assert float(net.share) == pytest.approx(fit_share(calibrated, given, true, counts))
+    assert float(net.share) == pytest.approx(fit_share(log_r, given, true, counts))
     assert 0 < float(net.share) < 1
     assert float(net.a) == pytest.approx(0.7)
     other = BayesLabelNet(4).double()
     other.fit(log_r, given, true, by_prediction=False)
     assert float(other.share) == 0
+
+
+def fitted(log_r: Tensor, given: Tensor, true: Tensor) -> BayesLabelNet:
+    net = BayesLabelNet(4, 0.7).double()
+    net.fit(log_r, one_hot(given), true)
+    net.shift.copy_(torch.tensor([0.5, 0, 0, -0.5]))
+    net.limit.fill_(0.3)
+    return net
+
+
+def test_probability_of_a_wrong_label_is_that_of_bayes_rule_for_the_prediction_as_it_is() -> None:
+    log_r, true = predictions(60)
+    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
+    net = fitted(log_r, given, true)
+    plain = BayesLabelNet(4, 1.0).double()
+    plain.load_state_dict(net.state_dict() | {name: getattr(plain, name) for name in ("a", "shift", "limit")})
+    labels = plain(log_r, net.noise_rate(margin(log_r)), given).exp()
+    torch.testing.assert_close(net.wrong_probability(log_r, given), 1 - labels[torch.arange(60), given])
+
+
+@pytest.mark.parametrize("by_margin", [True, False])
+def test_training_samples_take_part_in_the_noise_rate(by_margin: bool) -> None:
+    (log_r, true), (train, _) = predictions(60), predictions(500, seed=5)
+    given = noisy(true, torch.full((60,), 0.5, dtype=torch.float64))
+    net = fitted(log_r, given, true)
+    f, before = net.wrong_probability(log_r, given), {name: value.clone() for name, value in net.state_dict().items()}
+    margins, wrong = margin(train), torch.rand(500, dtype=torch.float64)
+    net.refit_noise_rate(log_r, given, true, train_margins=margins, train_wrong=wrong, by_margin=by_margin)
+    u, u_train = ((m - before["mean"]) / before["std"] * by_margin for m in (margin(log_r), margins))
+    b, w = fit_noise_rate(u, (given != true).double(), Predicted(u_train=u_train, train=wrong, clean=f))
+    torch.testing.assert_close((net.b, net.w), (b, w))
+    for name in before.keys() - {"b", "w"}:
+        assert torch.equal(net.get_buffer(name), before[name])
+
+
+@pytest.mark.parametrize(
+    ("share", "mean_rate", "floor", "limit"),
+    [(0.0, 0.8, 0.5, 0.5), (1.0, 0.8, 0.5, 0.8), (0.5, 0.8, 0.4, 0.7), (1.0, 0.3, 0.5, 0.5), (0.3, 0.9, 0.0, 1.0)],
+)
+def test_limit_of_the_noise_rate(share: float, mean_rate: float, floor: float, limit: float) -> None:
+    net = BayesLabelNet(3)
+    net.share.fill_(share)
+    net.limit_rate(mean_rate, floor)
+    assert float(net.limit) == pytest.approx(limit)
+
+
+def test_labels_are_those_of_the_limit_where_the_noise_rate_is_higher() -> None:
+    net, log_q, given = BayesLabelNet(3), torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([1])
+    at_limit, below = net(log_q, torch.tensor([0.6]), given), net(log_q, torch.tensor([0.2]), given)
+    net.limit.fill_(0.6)
+    assert torch.equal(net(log_q, torch.tensor([0.9]), given), at_limit)
+    assert torch.equal(net(log_q, torch.tensor([0.2]), given), below)
 
 
 def test_a_certain_prediction_gives_finite_labels() -> None:
@@ -173,7 +223,9 @@ def test_predicted_given_labels_stand_in_for_unknown_ones() -> None:
     p = torch.full((50, 4), 0.25, dtype=torch.float64)
     net = BayesLabelNet(4).double()
     net.fit(log_r, p, true, by_margin=False)
-    torch.testing.assert_close(net.noise_rate(log_r)[0], torch.tensor((0.75 * 50 + 1) / 52, dtype=torch.float64))
+    torch.testing.assert_close(
+        net.noise_rate(margin(log_r))[0], torch.tensor((0.75 * 50 + 1) / 52, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metalabelnet.core.bayes_label_net import BayesLabelNet
+from metalabelnet.core.bayes_label_net import BayesLabelNet, margin
 from metalabelnet.core.forward_pass import predict, trainable_parameters
 from metalabelnet.data.batches import to_input
 from metalabelnet.data.problem import Problem
@@ -110,14 +110,16 @@ def taught(monkeypatch: pytest.MonkeyPatch, one: StepRunner) -> dict[str, Tensor
 
 
 def test_label_net_is_taught_with_predictions_that_did_not_see_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clean sample with another true label leaves its own prediction unchanged, and changes others."""
+    """A clean sample with another true label changes others' predictions, and its own by the temperature only."""
     problem = problem_with_given_labels()
     true = problem.clean.true.clone()
     true[4] = (true[4] + 1) % 3
     other = dataclasses.replace(problem, clean=dataclasses.replace(problem.clean, true=true))
     plain, changed = (taught(monkeypatch, runner(problem=each)) for each in (problem, other))
-    torch.testing.assert_close(plain["log_r"][4], changed["log_r"][4])
-    assert not torch.allclose(plain["log_r"], changed["log_r"])
+    own, rest = (torch.stack([seen["log_r"][rows] for seen in (plain, changed)]) for rows in (4, slice(4)))
+    relative = (own - own[:, :1])[:, 1:]
+    torch.testing.assert_close(relative[0] / relative[0, 0], relative[1] / relative[1, 0])
+    assert not torch.allclose(rest[0], rest[1])
 
 
 def test_unknown_given_labels_of_clean_samples_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,18 +178,15 @@ def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: p
     one, heads = warmed_up(), []
 
     def spy(*args: Any) -> Any:
-        heads.append(plus_refit(*args))
+        heads.append(refit_by_fold(*args))
         return heads[-1]
 
-    plus_refit = plus.refit_head
-    monkeypatch.setattr(plus, "refit_head", spy)
+    refit_by_fold = plus.refit_head_by_fold
+    monkeypatch.setattr(plus, "refit_head_by_fold", spy)
     one.method.begin_epoch(2)
-    of_folds = [
-        head for head in heads if not torch.equal(head[0], one.method.net.get_submodule(one.method.head).weight)
-    ]
-    assert len(of_folds) == plus.FOLDS == len(heads) - 1
+    (of_folds, _) = heads[0]
     v = FeatureExtractor(one.method.net, one.method.head)(to_input(one.problem.train.x, torch.float64))
-    by_fold = [one.method.label_net.noise_rate(functional.linear(v, *head).log_softmax(1)) for head in of_folds]
+    by_fold = [one.method.label_net.noise_rate(margin(functional.linear(v, *head).log_softmax(1))) for head in of_folds]
     labeled = one.problem.train.given >= 0
     rates = one.method.rates["rate"]
     torch.testing.assert_close(rates[labeled], torch.stack(by_fold).mean(0)[labeled])
@@ -195,6 +194,33 @@ def test_noise_rates_follow_the_margins_of_the_heads_of_the_folds(monkeypatch: p
     assert (rates[~labeled] == 1).all()
     constant = runner(by_margin=False).advance(9)
     assert constant.method.rates["rate"][labeled].std() < 1e-12
+
+
+def test_training_samples_take_part_in_the_noise_rate_if_all_clean_given_labels_are_known() -> None:
+    problem = problem_with_given_labels()
+    given = problem.clean.given.clone()
+    given[3] = -1
+    unknown = dataclasses.replace(problem, clean=problem.clean.with_given_labels(given))
+    for each, differs in ((problem, True), (unknown, False)):
+        intercepts = []
+        for on in (True, False):
+            one = warmed_up(problem=each, rate_from_training=on)
+            one.method.begin_epoch(one.method.warmup)
+            intercepts.append(float(one.method.label_net.b))
+        assert (intercepts[0] != intercepts[1]) is differs
+
+
+def test_the_noise_rate_is_limited_by_that_of_labeled_training_samples() -> None:
+    one = warmed_up()
+    one.method.begin_epoch(one.method.warmup)
+    net, labeled = one.method.label_net, one.problem.train.given >= 0
+    assert not labeled.all()
+    mean = float(one.method.rates["rate"][labeled].mean())
+    assert float(net.limit) == pytest.approx(0.5 + float(net.share) * max(0.0, mean - 0.5))
+    off = warmed_up(trust_floor=0.0)
+    off.method.begin_epoch(off.method.warmup)
+    assert float(off.method.label_net.limit) == 1
+    assert torch.equal(off.method.rates["rate"], one.method.rates["rate"])
 
 
 def test_by_prediction_reaches_the_label_net(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +261,7 @@ def test_a_run_of_one_epoch_has_no_warm_up() -> None:
     [
         ({"exponent": 0.0}, r"exponent=0\.0 is out of range: give a number above 0"),
         ({"sharpening": 0.0}, r"sharpening=0\.0 is out of range: give a number above 0"),
+        ({"trust_floor": 1.5}, r"trust_floor=1\.5 is out of range: give a number from 0 to 1"),
         ({"warmup_share": 0.0}, r"warmup_share=0\.0 is out of range: give a number above 0, at most 1"),
     ],
 )

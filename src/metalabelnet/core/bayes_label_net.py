@@ -1,8 +1,9 @@
 """A label net with few weights: Bayes' rule for a prediction and a given label whose noise depends on the sample.
 
     ŷ_c      ∝ p_c P(y | c, x),  p ∝ q(x)^a π / q̄
-    P(y | c, x) = 1 − e(x)                                 if y = c
-                  e(x) (λ p_y / (1 − p_c) + (1 − λ) O_cy)    otherwise
+    P(y | c, x) = 1 − e'                                 if y = c
+                  e' (λ p_y / (1 − p_c) + (1 − λ) O_cy)    otherwise
+    e'       = min(e(x), l)
     e(x)     = σ(b + w u(x)),  u(x) = (m(x) − μ) / s
 
     q, q̄     a prediction for the sample x, and the mean of the predictions of the training samples
@@ -11,6 +12,7 @@
     y        its given label; P = 1 for a sample without one
     m(x)     the margin of a prediction r: the difference of the two largest log-probabilities
     e(x)     the probability that the given label of x is wrong
+    l        a limit of e(x), 1 unless `limit_rate` sets it
     λ        the part of wrong labels that follow the prediction: the class that x looks like
     O_cy     the probability that another wrong label of class c is y; 0 on the diagonal
 
@@ -64,6 +66,8 @@ class BayesLabelNet(nn.Module):
         Intercept and slope of the noise rate.
     mean, std : Tensor
         μ and s of the margin over the clean samples.
+    limit : Tensor
+        l.
     share : Tensor
         λ, the part of wrong labels that follow the prediction.
     O : Tensor of shape (classes, classes)
@@ -87,14 +91,15 @@ class BayesLabelNet(nn.Module):
     w: Tensor
     mean: Tensor
     std: Tensor
+    limit: Tensor
     share: Tensor
     O: Tensor
     shift: Tensor
 
     def __init__(self, classes: int, exponent: float = 1.0) -> None:
         super().__init__()
-        for name, value in (("a", exponent), ("b", 0.0), ("w", 0.0), ("mean", 0.0), ("std", 1.0), ("share", 0.0)):
-            self.register_buffer(name, torch.tensor(value))
+        for name, value in (("a", exponent), ("b", 0), ("w", 0), ("mean", 0), ("std", 1), ("limit", 1), ("share", 0)):
+            self.register_buffer(name, torch.tensor(float(value)))
         uniform = torch.full((classes, classes), 1 / max(1, classes - 1))
         self.register_buffer("O", uniform.fill_diagonal_(0.0))
         self.register_buffer("shift", torch.zeros(classes))
@@ -174,6 +179,17 @@ class BayesLabelNet(nn.Module):
         pi = (torch.bincount(true, minlength=len(mean)).to(mean) + prior * mean) / (len(true) + prior)
         self.shift.copy_((pi / mean).log())
 
+    @torch.no_grad()
+    def limit_rate(self, mean_rate: float, floor: float) -> None:
+        """Let given labels count at least as if the part `floor` of them were right, as far as they are not systematic.
+
+        Wrong labels that do not depend on the sample average out over the training samples: to trust them too much does
+        little harm, and to trust right ones too little leaves predictions that confirm themselves. Wrong labels that
+        follow the prediction do not average out, so where all do (λ = 1) the limit is at least the mean noise rate.
+        """
+        limit = 1 - floor
+        self.limit.fill_(limit + float(self.share) * max(0.0, mean_rate - limit))
+
     def noise_rate(self, m: Tensor) -> Tensor:
         """Return e of samples whose predictions r have the margins m."""
         return torch.sigmoid(self.b + self.w * self._standardize(m))
@@ -185,7 +201,8 @@ class BayesLabelNet(nn.Module):
 
     def forward(self, log_q: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         """Return log ŷ of samples with predictions log_q, noise rates e and given labels (−1: none)."""
-        return self._bayes_rule(functional.log_softmax(self.a * log_q + self.shift, dim=1), noise_rate, given)
+        log_p = functional.log_softmax(self.a * log_q + self.shift, dim=1)
+        return self._bayes_rule(log_p, torch.minimum(noise_rate, self.limit), given)
 
     def _bayes_rule(self, log_p: Tensor, noise_rate: Tensor, given: Tensor) -> Tensor:
         y = given.clamp_min(0)

@@ -115,6 +115,13 @@ class MetaLabelNetPlusSettings:
     learn: bool = field(
         default=True, metadata={"help": "whether the label net learns; otherwise it keeps its initial weights"}
     )
+    trust_floor: float = field(
+        default=0.5,
+        metadata={
+            "help": "given labels count at least as if this part of them were right, unless wrong labels follow the "
+            "prediction; 0: off"
+        },
+    )
     by_margin: bool = field(
         default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
     )
@@ -135,6 +142,8 @@ class MetaLabelNetPlusSettings:
             raise InputError(f"exponent={self.exponent} is out of range: give a number above 0")
         if not self.sharpening > 0:
             raise InputError(f"sharpening={self.sharpening} is out of range: give a number above 0")
+        if not 0 <= self.trust_floor <= 1:
+            raise InputError(f"trust_floor={self.trust_floor} is out of range: give a number from 0 to 1")
         if not 0 < self.warmup_share <= 1:
             raise InputError(f"warmup_share={self.warmup_share} is out of range: give a number above 0, at most 1")
 
@@ -240,12 +249,14 @@ class MetaLabelNetPlus(Method):
         old = head.weight.clone()
         old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
         refit = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
-        train_given = self.task.train.given
         margins = torch.zeros_like(self.rates["rate"])[:, None]  # not read by a label net that does not learn
         if self.settings.learn:
             margins = self._fit_label_net(clean, v, old, old_bias)
         self._copy_head(*refit)
-        self.rates["rate"].copy_(self.label_net.noise_rate(margins).mean(1).masked_fill(train_given < 0, 1.0))
+        rate, labeled = self.label_net.noise_rate(margins).mean(1), self.task.train.given >= 0
+        if self.settings.learn and labeled.any():
+            self.label_net.limit_rate(float(rate[labeled].mean()), self.settings.trust_floor)
+        self.rates["rate"].copy_(rate.masked_fill(~labeled, 1.0))
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
     def _fit_label_net(self, clean: Rows, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
