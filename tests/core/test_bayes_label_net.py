@@ -149,14 +149,20 @@ def test_training_samples_take_part_in_the_noise_rate(by_margin: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "mean_rate", "floor", "limit"),
-    [(0.0, 0.8, 0.5, 0.5), (1.0, 0.8, 0.5, 0.8), (0.5, 0.8, 0.4, 0.7), (1.0, 0.3, 0.5, 0.5), (0.3, 0.9, 0.0, 1.0)],
+    ("share", "mean_rate", "limit"),
+    [(0.0, 0.6, 0.7), (0.0, 0.7, 1.0), (1.0, 0.49, 0.7), (1.0, 0.51, 1.0), (0.5, 0.5, 0.7), (0.5, 0.6, 1.0)],
 )
-def test_limit_of_the_noise_rate(share: float, mean_rate: float, floor: float, limit: float) -> None:
+def test_noise_rate_is_limited_if_right_labels_are_more_frequent_than_any_wrong_one(
+    share: float, mean_rate: float, limit: float
+) -> None:
+    """Half of the wrong labels of each class go to one other: 1 − e against e (λ + (1 − λ) / 2)."""
     net = BayesLabelNet(3)
     net.share.fill_(share)
-    net.limit_rate(mean_rate, floor)
+    net.limit_rate(mean_rate, 0.3)
     assert float(net.limit) == pytest.approx(limit)
+    net.O.copy_(torch.eye(3).roll(1, 1))
+    net.limit_rate(mean_rate, 0.3)
+    assert float(net.limit) == (pytest.approx(0.7) if mean_rate < 0.5 else 1)
 
 
 def test_labels_are_those_of_the_limit_where_the_noise_rate_is_higher() -> None:

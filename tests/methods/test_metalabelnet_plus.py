@@ -1,5 +1,6 @@
 """MetaLabelNet-plus: both kinds of step equal their formulas; the label net is taught with cross-fitted predictions."""
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -216,7 +217,11 @@ def test_the_noise_rate_is_limited_by_that_of_labeled_training_samples() -> None
     net, labeled = one.method.label_net, one.problem.train.given >= 0
     assert not labeled.all()
     mean = float(one.method.rates["rate"][labeled].mean())
-    assert float(net.limit) == pytest.approx(0.5 + float(net.share) * max(0.0, mean - 0.5))
+    expected = copy.deepcopy(net)
+    expected.limit_rate(mean, 0.5)
+    assert float(net.limit) == float(expected.limit) == 0.5
+    expected.limit_rate(float(one.method.rates["mean"]) + 1, 0.5)
+    assert float(expected.limit) == 1
     off = warmed_up(trust_floor=0.0)
     off.method.begin_epoch(off.method.warmup)
     assert float(off.method.label_net.limit) == 1

@@ -181,14 +181,14 @@ class BayesLabelNet(nn.Module):
 
     @torch.no_grad()
     def limit_rate(self, mean_rate: float, floor: float) -> None:
-        """Let given labels count at least as if the part `floor` of them were right, as far as they are not systematic.
+        """Let given labels count at least as if the part `floor` of them were right, if wrong ones average out.
 
-        Wrong labels that do not depend on the sample average out over the training samples: to trust them too much does
-        little harm, and to trust right ones too little leaves predictions that confirm themselves. Wrong labels that
-        follow the prediction do not average out, so where all do (λ = 1) the limit is at least the mean noise rate.
+        They do if samples that look alike have the right label more often than any wrong one. To trust wrong labels too
+        much then does little harm, and to trust right ones too little leaves predictions that confirm themselves. Wrong
+        labels that follow the prediction, or that go from one class to one other, are the most frequent wrong label.
         """
-        limit = 1 - floor
-        self.limit.fill_(limit + float(self.share) * max(0.0, mean_rate - limit))
+        most_frequent = mean_rate * float(self.share + (1 - self.share) * self.O.max(1).values.mean())
+        self.limit.fill_(1 - floor if 1 - mean_rate > most_frequent else 1.0)
 
     def noise_rate(self, m: Tensor) -> Tensor:
         """Return e of samples whose predictions r have the margins m."""

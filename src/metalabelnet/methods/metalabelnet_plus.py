@@ -118,8 +118,8 @@ class MetaLabelNetPlusSettings:
     trust_floor: float = field(
         default=0.5,
         metadata={
-            "help": "given labels count at least as if this part of them were right, unless wrong labels follow the "
-            "prediction; 0: off"
+            "help": "given labels count at least as if this part of them were right, if wrong labels average out; "
+            "0: off"
         },
     )
     by_margin: bool = field(
