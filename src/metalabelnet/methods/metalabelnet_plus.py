@@ -27,11 +27,14 @@ Phase 2, on each batch:
     θ̃, q      the recipe's EMA of θ (θ itself if the recipe has none) and its prediction for x
     a         the setting `exponent`
     π, q̄      class frequencies, and mean of q over training samples, after each epoch
-    P_φ       probability of a given label by class: right with probability 1 − e, with e from the sample's margin,
-              otherwise where wrong labels go, which may follow p
+    P_φ       probability of a given label by class: right with probability 1 − min(e, 1 − `trust_floor`), with e from
+              the sample's margin, otherwise where wrong labels go, which may follow p
     c, u      confidence of a soft label, and its weight; μ_c and σ_c² are mean and variance of c in the batch
     e, ē      the noise rate of a training sample, 1 for those without a given label, and its mean
     s, γ      the settings `sharpening` and `clean_weight`
+
+A given label counts at least as if half of such labels were right, if wrong ones average out over the samples: a label
+that only repeats the prediction teaches nothing.
 
 The weights are those of SoftMatch (Chen et al. 2023, https://arxiv.org/abs/2301.10921) with statistics of the batch:
 they leave out the least certain labels, however certain the others are. Sharpening and weights are for labels that the
@@ -117,10 +120,7 @@ class MetaLabelNetPlusSettings:
     )
     trust_floor: float = field(
         default=0.5,
-        metadata={
-            "help": "given labels count at least as if this part of them were right, if wrong labels average out; "
-            "0: off"
-        },
+        metadata={"help": "given labels count at least as if this part were right, if wrong ones average out; 0: off"},
     )
     by_margin: bool = field(
         default=True, metadata={"help": "whether the noise rate depends on the sample's margin; otherwise one number"}
@@ -138,10 +138,9 @@ class MetaLabelNetPlusSettings:
     )
 
     def __post_init__(self) -> None:
-        if not self.exponent > 0:
-            raise InputError(f"exponent={self.exponent} is out of range: give a number above 0")
-        if not self.sharpening > 0:
-            raise InputError(f"sharpening={self.sharpening} is out of range: give a number above 0")
+        for name, value in (("exponent", self.exponent), ("sharpening", self.sharpening)):
+            if not value > 0:
+                raise InputError(f"{name}={value} is out of range: give a number above 0")
         if not 0 <= self.trust_floor <= 1:
             raise InputError(f"trust_floor={self.trust_floor} is out of range: give a number from 0 to 1")
         if not 0 < self.warmup_share <= 1:
@@ -249,9 +248,8 @@ class MetaLabelNetPlus(Method):
         old = head.weight.clone()
         old_bias = old.new_zeros(len(old)) if head.bias is None else head.bias.clone()
         refit = refit_head(v, clean.true, old, old_bias, generator(self.task.seed, "folds"))
-        margins = torch.zeros_like(self.rates["rate"])[:, None]  # not read by a label net that does not learn
-        if self.settings.learn:
-            margins = self._fit_label_net(clean, v, old, old_bias)
+        none = torch.zeros_like(self.rates["rate"])[:, None]  # a label net that does not learn reads no margins
+        margins = self._fit_label_net(clean, v, old, old_bias) if self.settings.learn else none
         self._copy_head(*refit)
         rate, labeled = self.label_net.noise_rate(margins).mean(1), self.task.train.given >= 0
         if self.settings.learn and labeled.any():
@@ -280,10 +278,7 @@ class MetaLabelNetPlus(Method):
         return margins
 
     def _predict_train(self, heads: list[Head]) -> tuple[Tensor, Tensor]:
-        """Return margins of the training rows, and probabilities that their given labels are wrong, (N, heads).
-
-        Each clean row is predicted by one head. A mean over the heads would have larger margins.
-        """
+        """Return margins of the training rows, and probabilities that their given labels are wrong, (N, heads)."""
         assert self.label_net is not None
         margins, wrong, given = [], [], self.task.train.given.clamp_min(0).repeat_interleave(len(heads))
         for v in self._features_of(self.task.train):

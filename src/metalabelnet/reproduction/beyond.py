@@ -86,6 +86,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "label net not taught (exponent 1)": VARIANTS[PLUS_NOT_LEARNED],
     "one noise rate": {"by_margin": False},
     "noise rate by clean samples": {"rate_from_training": False},
+    "no trust floor": {"trust_floor": 0.0},
     "wrong labels by class alone": {"by_prediction": False},
     "exponent 1": {"exponent": 1.0},
     "no sharpening": {"sharpening": 1.0},
