@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from browser import chromium
+from metalabelnet.train import noise_probe_cache
 
 __all__ = ["chromium"]
 
@@ -19,6 +20,12 @@ torch.set_num_threads(1)
 def _one_thread() -> None:
     """Reset the number of threads, which an earlier test may have changed: it affects the order of summation."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_stored_noise_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train each noise probe: those of other tests are not read, and none is stored in the user's folder."""
+    monkeypatch.setattr(noise_probe_cache, "MAX_FILE_BYTES", 0)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from metalabelnet.methods import METHODS, LogisticMethod
 from metalabelnet.noise import Noise, actual_noise_rate, corrupt, read_probabilities
 from metalabelnet.seeds import generator, stream_seed
 from metalabelnet.train.noise_probe import log_probabilities
+from metalabelnet.train.noise_probe_cache import load_or_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,13 +182,20 @@ def _noisy_labels(
 
 
 def _probe(run: Run, data: DataSet, train: Rows, **callbacks: Any) -> Tensor:
-    """Return log-probabilities of the classes for every training row, from the noise probe."""
-    shape = tuple(train.x.shape[1:])
+    """Return log-probabilities of the classes for every training row, from the noise probe, trained now or earlier."""
+    shape, device = tuple(train.x.shape[1:]), select_device(run)
     network = net_name(run, shape, data.encoder_config)
-    seed = stream_seed(run.seed, "probe")
-    net = nets.build(network, shape, len(data.classes), seed=seed, pretrained=run.pretrained)
-    device = select_device(run)
-    return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **callbacks)
+
+    def train_probe() -> Tensor:
+        net = nets.build(
+            network, shape, len(data.classes), seed=stream_seed(run.seed, "probe"), pretrained=run.pretrained
+        )
+        return log_probabilities(net.to(device), train.to(device), augment=run.augment, seed=run.seed, **callbacks)
+
+    if run.pretrained:  # its weights are in a file that may change
+        return train_probe()
+    folder = data_folder(Path(run.data_dir) if run.data_dir else None)
+    return load_or_train(folder, train, train_probe, device=device, net=network, augment=run.augment, seed=run.seed)
 
 
 def _draws_clean_from_noisy(run: Run, data: DataSet, train: Rows) -> bool:

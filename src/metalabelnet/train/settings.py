@@ -55,7 +55,8 @@ class Run(RunOptions):
     noise : str, default "none"
         Label noise added to the training labels, such as "uniform:0.4".
     noise_probs : str, optional
-        Path of class probabilities (.npy) for feature-dependent noise. Default: those of a network trained for it.
+        Path of class probabilities (.npy) for feature-dependent noise. Default: those of a network trained for it,
+        which are stored in `noise-probes` of the data folder for later runs.
     clean : int or "all", default 100
         Size of the clean set, or all samples that are marked as clean (clothing1m, food101n, webvision: clean part).
     clean_file : str, optional
