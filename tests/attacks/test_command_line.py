@@ -318,7 +318,7 @@ REFUSED = {
             "fig-curves --list --noise-probs x": "--noise-probs: --list trains and writes nothing",
             "fig-curves --tables-only --noise-probs x": "--noise-probs: --tables-only trains nothing",
             "fig-curves --smoke --noise-probs x": "--noise-probs: --smoke trains on digits with noise of its own",
-            "fig-curves --cells uniform:0.4 --noise-probs x": "--noise-probs x: none of these runs has noise from this file",
+            "fig-curves --cells uniform:0.4 --noise-probs x": "--noise-probs x: none of these runs reads this file",
         },
         "--figures": {"--list --figures x": "--figures: --list trains and writes nothing"},
         "--doc": {

@@ -228,6 +228,15 @@ def test_the_noise_rate_is_limited_by_that_of_labeled_training_samples() -> None
     assert torch.equal(off.method.rates["rate"], one.method.rates["rate"])
 
 
+def test_the_noise_rate_is_not_limited_if_given_labels_of_clean_samples_are_unknown() -> None:
+    """Predicted ones cannot show whether wrong labels follow the prediction."""
+    problem = problem_with_given_labels()
+    unknown = problem.clean.with_given_labels(torch.full_like(problem.clean.given, -1))
+    one = warmed_up(problem=dataclasses.replace(problem, clean=unknown))
+    one.method.begin_epoch(one.method.warmup)
+    assert float(one.method.label_net.limit) == 1
+
+
 def test_by_prediction_reaches_the_label_net(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (True, False):
         one = warmed_up(by_prediction=value)

@@ -119,6 +119,6 @@ def check_reproduce_options(args: argparse.Namespace) -> None:
 def check_reproduce_files(args: argparse.Namespace, specs: Sequence[RunSpec]) -> None:
     """Raise InputError for a file that none of the selected runs of `reproduce` reads."""
     if args.noise_probs is not None and not any(spec.needs_noise_probs for spec in specs):
-        raise InputError(f"--noise-probs {args.noise_probs}: none of these runs has noise from this file; leave it out")
+        raise InputError(f"--noise-probs {args.noise_probs}: none of these runs reads this file; leave it out")
     if args.pretrained is not None and not any(spec.needs_pretrained for spec in specs):
         raise InputError(f"--pretrained {args.pretrained}: none of these runs starts from such weights; leave it out")

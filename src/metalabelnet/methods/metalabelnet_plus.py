@@ -34,7 +34,7 @@ Phase 2, on each batch:
     s, γ      the settings `sharpening` and `clean_weight`
 
 A given label counts at least as if half of such labels were right, if wrong ones average out over the samples: a label
-that only repeats the prediction teaches nothing.
+that only repeats the prediction teaches nothing. Whether they do is seen on clean samples with known given labels.
 
 The weights are those of SoftMatch (Chen et al. 2023, https://arxiv.org/abs/2301.10921) with statistics of the batch:
 they leave out the least certain labels, however certain the others are. Sharpening and weights are for labels that the
@@ -252,8 +252,6 @@ class MetaLabelNetPlus(Method):
         margins = self._fit_label_net(clean, v, old, old_bias) if self.settings.learn else none
         self._copy_head(*refit)
         rate, labeled = self.label_net.noise_rate(margins).mean(1), self.task.train.given >= 0
-        if self.settings.learn and labeled.any():
-            self.label_net.limit_rate(float(rate[labeled].mean()), self.settings.trust_floor)
         self.rates["rate"].copy_(rate.masked_fill(~labeled, 1.0))
         self.rates["mean"].copy_(self.rates["rate"].mean())
 
@@ -272,9 +270,11 @@ class MetaLabelNetPlus(Method):
         self.label_net.fit(log_r, given, clean.true, by_margin=s.by_margin, by_prediction=s.by_prediction)
         margins, wrong = self._predict_train(heads)
         labeled = self.task.train.given >= 0
-        if s.rate_from_training and known.all() and labeled.any():
-            train = {"train_margins": margins[labeled].flatten(), "train_wrong": wrong[labeled].flatten()}
-            self.label_net.refit_noise_rate(log_r, clean.given, clean.true, **train, by_margin=s.by_margin)
+        if known.all() and labeled.any():  # what wrong labels are like is seen, not predicted
+            if s.rate_from_training:
+                train = {"train_margins": margins[labeled].flatten(), "train_wrong": wrong[labeled].flatten()}
+                self.label_net.refit_noise_rate(log_r, clean.given, clean.true, **train, by_margin=s.by_margin)
+            self.label_net.limit_rate(float(self.label_net.noise_rate(margins[labeled]).mean()), s.trust_floor)
         return margins
 
     def _predict_train(self, heads: list[Head]) -> tuple[Tensor, Tensor]:
