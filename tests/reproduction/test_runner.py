@@ -439,6 +439,14 @@ def test_commit_can_be_passed_without_a_checkout(tmp_path: Path, monkeypatch: py
     assert harness.results.lines[0]["commit"] == "0123abc"
 
 
+def test_a_run_of_a_checkout_keeps_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metalabelnet.train.versions.commit", lambda: "4567def")
+    harness = RunnerHarness(tmp_path)
+    harness.runner.resources = Resources(device="cpu", commit="0123abc")
+    harness.run(three_specs()[:1])
+    assert harness.results.lines[0]["commit"] == "4567def"
+
+
 def test_finished_run_keeps_its_folder(tmp_path: Path) -> None:
     harness = RunnerHarness(tmp_path)
     harness.run(three_specs()[:1])

@@ -321,7 +321,7 @@ class Runner:
         self._add(task.spec, make_result_line(task.spec, metadata=metadata, failure=message))
 
     def _add(self, spec: RunSpec, line: ResultLine) -> None:
-        self.results.add(line | {"commit": self.resources.commit or line["commit"]})
+        self.results.add(line | {"commit": line["commit"] or self.resources.commit})  # a run may be older than this one
         self.estimator.add(line)
         self.ended += 1
         counter = f"[{self.ended}/{self.total}] " if self.total else ""
