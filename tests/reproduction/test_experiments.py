@@ -33,7 +33,7 @@ COUNTS = {
     "fig-losses": 1,
     "cifar10n": 14 * 3,
     "beyond": 28 * 44 * 5,
-    "beyond-ablation": 11 * 8 * 3,
+    "beyond-ablation": 13 * 8 * 3,
     "beyond-length": 7 * 28 * 2 * 3,
     "beyond-clean-given": 2 * 4 * 5,
     "beyond-unlabeled": 2 * 2 * 2,
