@@ -412,6 +412,57 @@ def test_exponents_without_learning() -> None:
         assert row[1:] == [f"{mean:.1f}" for mean in means]
 
 
+def read_variants(name: str) -> list[dict[str, object]]:
+    file = ROOT / "results" / "variants" / f"2026-11-20-{name}.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+TRUST = {
+    "before": "as before",
+    "label net not taught (exponent 1)": "label net not taught (exponent 1)",
+    "**noise rate in P at most 0.5**": "noise rate in P at most 0.5",
+    "not taught, but with the learned P": "label net not taught, but P learned",
+    "the same, aligned": "label net not taught, but P learned and aligned",
+    "P²": "P^2",
+    "P^(1/(1 − e))": "P^(1/(1-e))",
+    "exponent 1, P^(1/(1 − e))": "exponent 1, P^(1/(1-e))",
+    "exponent 1, P^(1 + 2e)": "exponent 1, P^(1+2e)",
+    "exponent 1, P^(1 + e)": "exponent 1, P^(1+e)",
+    "clean weight 0.5 at every noise rate": "clean weight 0.5 at every noise rate",
+    "ŷ^1.5 and weight u^0.5 at every noise rate": "ŷ^1.5, weight u^0.5 at every noise rate",
+    "no alignment": "no alignment",
+}
+TRUST_CELLS = ("uniform:0.2", "uniform:0.4", "uniform:0.6", "uniform:0.8", "feature:0.4", "feature:0.8")
+
+
+def test_table_of_how_much_a_given_label_counts() -> None:
+    found: dict[tuple[object, str], list[float]] = {}
+    for line in read_variants("trust"):
+        noise = str(line["cell"]).partition("/")[2]
+        found.setdefault((line["variant"], noise), []).append(float(str(line["test_last"])))
+    page = (PAGES / "plus-defaults.md").read_text(encoding="utf-8").partition("## How much a given label counts")[2]
+    rows = dict(
+        re.findall(r"^\| (.+?) \| ((?:[\d.–]+ \| ){5}[\d.–]+) \|$", page.partition("## ")[0], flags=re.MULTILINE)
+    )
+    assert rows.keys() == TRUST.keys()
+    for name, text in rows.items():
+        for noise, value in zip(TRUST_CELLS, text.split(" | "), strict=True):
+            runs = found.get((TRUST[name], noise), [])
+            assert (value == "–") == (not runs)
+            assert not runs or (len(runs) == 2 and value == f"{statistics.mean(runs):.1f}")
+
+
+def test_errors_of_the_noise_rate() -> None:
+    cases = [line for line in read_variants("noise-rate-errors") if "noise_rate" in line]
+    assert len(cases) == 24
+    page = " ".join((PAGES / "plus-defaults.md").read_text(encoding="utf-8").split())
+    powered, alone = (
+        statistics.mean((float(str(case[by])) - float(str(case["noise_rate"]))) ** 2 for case in cases) ** 0.5
+        for by in ("with_training_samples", "by_clean_samples")
+    )
+    assert f"wrong by {powered:.3f} (root mean square), by clean samples alone by {alone:.3f}" in page
+
+
 def test_recipe_table() -> None:
     """The changes that each value of the recipe makes, from the runs on training data."""
     page = (PAGES / "recipe.md").read_text(encoding="utf-8").partition("<!-- begin: recipe -->")[2]

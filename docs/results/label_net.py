@@ -2,9 +2,9 @@
 
     python docs/results/label_net.py         (needs matplotlib and scikit-learn; half a minute)
 
-`digits` with 100 clean samples, seed 0, at the end of warm-up. The line is the noise rate that the label net has
-learned from the clean samples; a point is the share of wrong labels among a tenth of the training samples with similar
-margins, which the method does not know.
+`digits` with 100 clean samples, seed 0, at the end of warm-up. The line is the mean noise rate that the label net
+gives a tenth of the training samples with similar margins; a point is the share of wrong labels among them, which the
+method does not know.
 """
 
 import argparse
@@ -70,8 +70,9 @@ def main() -> None:
             bins = [rows for rows in order.chunk(BINS) if len(rows)]
             shares = [float(wrong[rows].double().mean()) for rows in bins]
             learned = [float(rate[rows].mean()) for rows in bins]
-            ax.plot(m[order].tolist(), rate[order].tolist(), label="learned noise rate")
-            ax.plot([float(m[rows].mean()) for rows in bins], shares, "o", label="wrong labels")
+            centers = [float(m[rows].mean()) for rows in bins]
+            ax.plot(centers, learned, label="learned noise rate")
+            ax.plot(centers, shares, "o", label="wrong labels")
             ax.set(title=noise, xlabel="margin", ylim=(0, 1))
             difference = sum(abs(a - b) for a, b in zip(learned, shares, strict=True)) / len(bins)
             print(f"{noise}: learned and true noise rate of a tenth differ by {difference:.3f} on average", flush=True)
